@@ -1,0 +1,79 @@
+// Package dma hands out memory that the card may touch: a Region has one CPU
+// mapping and one bus address, and both views of a piece of it come out of one
+// call, so that they cannot drift apart (design.md, rule 2).
+//
+// DMA memory is never Go heap. A region that the card has been told about
+// outlives whoever allocated it (rule 7): Free is for memory that the card can
+// no longer reach.
+package dma
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// BusAddr is an address as the device sees it. It is never a CPU address.
+type BusAddr uint64
+
+// Region is one range that is contiguous for the device.
+type Region struct {
+	name string
+	mem  []byte
+	bus  BusAddr
+}
+
+// NewRegion describes memory that a provider has made reachable at bus.
+func NewRegion(name string, mem []byte, bus BusAddr) *Region {
+	return &Region{name: name, mem: mem, bus: bus}
+}
+
+// Name is what the provider was asked for, for logs.
+func (r *Region) Name() string { return r.name }
+
+// Size returns the region's bytes.
+func (r *Region) Size() int { return len(r.mem) }
+
+// Bus returns the address of the region's first byte.
+func (r *Region) Bus() BusAddr { return r.bus }
+
+// At returns n bytes at off twice: as memory for the CPU, its capacity cut to
+// n, and as the address for the device. It panics outside the region.
+func (r *Region) At(off, n int) ([]byte, BusAddr) {
+	if off < 0 || n < 0 || off > len(r.mem)-n {
+		panic(fmt.Sprintf("dma: %d bytes at %d outside region %s of %d", n, off, r.name, len(r.mem)))
+	}
+	return r.mem[off : off+n : off+n], r.bus + BusAddr(off)
+}
+
+// Provider allocates regions. Implementations are safe for concurrent use.
+type Provider interface {
+	// Alloc returns zeroed memory, contiguous for the device and aligned to
+	// align, a power of two of at least 64, on the bus.
+	Alloc(name string, size, align int) (*Region, error)
+	// Free takes back a region that the card can no longer reach.
+	Free(*Region) error
+	// Keeps tells whether regions stay intact and reachable for the card when
+	// this process ends. If not, bus mastering is cleared before they go.
+	Keeps() bool
+}
+
+// Load64 reads eight bytes that the device may be writing, in one load and in
+// memory order of the CPU; b is aligned to 8. The caller reads once into a
+// local, checks, then uses (rule 14).
+func Load64(b []byte) uint64 {
+	_ = b[7]
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&b[0])))
+}
+
+// Store64 writes eight bytes that the device may be reading, in one store.
+func Store64(b []byte, v uint64) {
+	_ = b[7]
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&b[0])), v)
+}
+
+// Load32 is Load64 for four bytes, aligned to 4.
+func Load32(b []byte) uint32 {
+	_ = b[3]
+	return atomic.LoadUint32((*uint32)(unsafe.Pointer(&b[0])))
+}

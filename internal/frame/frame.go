@@ -1,0 +1,48 @@
+// Package frame reads the headers of Ethernet frames: where layer 3 begins and
+// how many VLAN tags are in front of it. No allocation, no logic.
+package frame
+
+import "encoding/binary"
+
+// EtherTypes.
+const (
+	TypeIPv4  = 0x0800
+	TypeARP   = 0x0806
+	TypeIPv6  = 0x86dd
+	TypeVLAN  = 0x8100
+	TypeQinQ  = 0x88a8
+	TypeProbe = 0xefef // control messages of the card
+)
+
+// Sizes in bytes, without FCS.
+const (
+	HeaderSize = 14
+	VLANSize   = 4
+	MaxVLANs   = 2 // tags that a port MTU allows on top
+	MinSize    = 60
+)
+
+// Header is the outermost headers of a frame.
+type Header struct {
+	EtherType uint16 // behind the VLAN tags
+	VLANs     int    // tags found, at most MaxVLANs
+	L3        int    // offset of layer 3
+}
+
+// Parse reads a frame's Ethernet header and up to MaxVLANs tags. ok is false
+// when the frame is shorter than what its headers promise.
+func Parse(b []byte) (h Header, ok bool) {
+	if len(b) < HeaderSize {
+		return Header{}, false
+	}
+	h = Header{EtherType: binary.BigEndian.Uint16(b[12:]), L3: HeaderSize}
+	for h.VLANs < MaxVLANs && (h.EtherType == TypeVLAN || h.EtherType == TypeQinQ) {
+		if len(b) < h.L3+VLANSize {
+			return Header{}, false
+		}
+		h.EtherType = binary.BigEndian.Uint16(b[h.L3+2:])
+		h.L3 += VLANSize
+		h.VLANs++
+	}
+	return h, true
+}

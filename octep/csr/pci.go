@@ -1,0 +1,33 @@
+package csr
+
+// Identity in PCI config space (endpoint.md 1).
+const (
+	PCIVendor   = 0x177d   // Cavium
+	PCIDevicePF = 0xa300   // CN83XX endpoint, physical function
+	PCIDeviceVF = 0xa303   // its virtual functions
+	PCIClass    = 0x0b8000 // co-processor, base class in bits 23:16
+	PCIRevision = 1
+)
+
+// Offsets in config space, fixed by the PCI specification, and their widths.
+const (
+	CfgVendor   = 0x00 // 16 bits; 0xffff: held in reset or link down
+	CfgDevice   = 0x02 // 16 bits
+	CfgCommand  = 0x04 // 16 bits, CfgCommandMemory and following
+	CfgStatus   = 0x06 // 16 bits
+	CfgRevision = 0x08 // 8 bits
+	CfgClass    = 0x09 // 24 bits: interface, subclass, base class
+	CfgBAR0     = 0x10 // three BARs of 64 bits at 0x10, 0x18 and 0x20
+
+	CfgVendorNone = 0xffff // what CfgVendor reads when nothing answers
+)
+
+// Bits of CfgCommand.
+const (
+	CfgCommandMemory    = 1 << 1 // the BARs decode
+	CfgCommandBusMaster = 1 << 2 // the card may reach host memory
+)
+
+// BAR4Size is the size of the third BAR, which nobody uses. BAR0Size and
+// BAR2Size are with what lies in them.
+const BAR4Size = 1 << 20

@@ -1,0 +1,3 @@
+// Package octep is the endpoint itself: identity, BARs, barmap and facility
+// windows, doorbells and the handshake.
+package octep

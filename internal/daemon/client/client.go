@@ -1,0 +1,174 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// ErrNoDaemon is wrapped by every error that comes from nobody listening.
+var ErrNoDaemon = errors.New("no daemon answers")
+
+// Bounds of one request.
+const (
+	maxAnswer   = 4 << 20         // bytes of an answer
+	dialTimeout = 2 * time.Second // of a unix socket: only a full backlog needs longer
+	stopPoll    = 20 * time.Millisecond
+)
+
+// Client talks to one daemon. Safe for concurrent use. Each request ends with
+// its context; New sets no deadline of its own besides that of connecting.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// New returns a client of the daemon on socket; nothing is sent yet. An empty
+// socket is DefaultSocket.
+func New(socket string) *Client {
+	if socket == "" {
+		socket = DefaultSocket
+	}
+	c := &Client{socket: socket}
+	c.http = &http.Client{Transport: &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+		DisableKeepAlives:  true,
+		DisableCompression: true,
+	}}
+	return c
+}
+
+// Socket is the path that the client talks to.
+func (c *Client) Socket() string { return c.socket }
+
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	d := net.Dialer{Timeout: dialTimeout}
+	conn, err := d.DialContext(ctx, "unix", c.socket)
+	if err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w on %s: %w", ErrNoDaemon, c.socket, err)
+	}
+	return conn, err
+}
+
+// Status reads the daemon's state.
+func (c *Client) Status(ctx context.Context) (*Status, error) {
+	return get[Status](ctx, c, "/v1/status")
+}
+
+// Ports lists the front ports.
+func (c *Client) Ports(ctx context.Context) (*Ports, error) {
+	return get[Ports](ctx, c, "/v1/ports")
+}
+
+// MTU reads what limits the frames of a port.
+func (c *Client) MTU(ctx context.Context, port string) (*MTU, error) {
+	return get[MTU](ctx, c, "/v1/ports/"+url.PathEscape(port)+"/mtu")
+}
+
+// SetMTU changes the MTU of a port, LIF and interface, and returns what is in
+// force then. A refusal is an *Error, and the old MTU stands on both.
+func (c *Client) SetMTU(ctx context.Context, port string, mtu int) (*MTU, error) {
+	out := new(MTU)
+	if err := c.do(ctx, http.MethodPut, "/v1/ports/"+url.PathEscape(port)+"/mtu", SetMTU{MTU: mtu}, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Stats reads oxpd's counters: of every port, or of one when port is not empty.
+func (c *Client) Stats(ctx context.Context, port string) (*Stats, error) {
+	path := "/v1/stats"
+	if port != "" {
+		path += "?port=" + url.QueryEscape(port)
+	}
+	return get[Stats](ctx, c, path)
+}
+
+// Counters reads the coprocessor's counters.
+func (c *Client) Counters(ctx context.Context) (*Counters, error) {
+	return get[Counters](ctx, c, "/v1/counters")
+}
+
+// Stop ends the daemon and returns when it no longer listens.
+func (c *Client) Stop(ctx context.Context, teardown bool) (*StopResult, error) {
+	out := new(StopResult)
+	if err := c.do(ctx, http.MethodPost, "/v1/stop", StopRequest{Teardown: teardown}, out); err != nil {
+		return nil, err
+	}
+	for {
+		conn, err := c.dial(ctx)
+		if err != nil {
+			if errors.Is(err, ErrNoDaemon) {
+				return out, nil
+			}
+			return out, fmt.Errorf("wait for the daemon to end: %w", err)
+		}
+		_ = conn.Close() // opened only to see whether somebody listens
+		select {
+		case <-time.After(stopPoll):
+		case <-ctx.Done():
+			return out, fmt.Errorf("wait for the daemon to end: %w", ctx.Err())
+		}
+	}
+}
+
+func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
+	out := new(T)
+	if err := c.do(ctx, http.MethodGet, path, nil, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// do sends one request and decodes the answer into out.
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader = http.NoBody
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://oxpd"+path, body)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err // the URL's host is made up; the socket is named by dial
+		}
+		if errors.Is(err, ErrNoDaemon) {
+			return err
+		}
+		return fmt.Errorf("ask the daemon on %s: %w", c.socket, err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("read answer of %s: %w", c.socket, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		e := new(Error)
+		if err := json.Unmarshal(b, e); err != nil || e.Message == "" {
+			return fmt.Errorf("%s %s on %s: %s", method, path, c.socket, resp.Status)
+		}
+		return e
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return fmt.Errorf("decode answer of %s: %w", c.socket, err)
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+package client
+
+// Schema is the number in each document.
+const Schema = 1
+
+// DefaultSocket is where the daemon listens unless told otherwise.
+const DefaultSocket = "/run/oxpd/oxpd.sock"
+
+// State is what the daemon as a whole is doing.
+type State string
+
+// States of the daemon.
+const (
+	StateBringUp  State = "bring-up"
+	StateRunning  State = "running"
+	StateStopping State = "stopping"
+	StateFailed   State = "failed" // the card has gone, or bring-up met something that waiting does not cure
+)
+
+// StageState is how far one stage of the bring-up is.
+type StageState string
+
+// States of a stage.
+const (
+	StagePending StageState = "pending"
+	StageActive  StageState = "active"
+	StageDone    StageState = "done"
+	StageFailed  StageState = "failed"
+)
+
+// Stage is one step of the bring-up, in the order of the list that it is in.
+type Stage struct {
+	Name     string     `json:"name"`
+	State    StageState `json:"state"`
+	Awaiting string     `json:"awaiting,omitempty"` // what an active stage waits for
+	Detail   string     `json:"detail,omitempty"`   // what a finished stage found
+	Error    string     `json:"error,omitempty"`    // last refusal of a stage that is tried again, or why it failed
+	Seconds  float64    `json:"seconds"`            // time spent in it so far
+}
+
+// Device is the card.
+type Device struct {
+	Name      string `json:"name"` // "sim" or a PCI address
+	Simulated bool   `json:"simulated"`
+	Alive     bool   `json:"alive"`              // config space answers
+	Platform  string `json:"platform,omitempty"` // texts of PLATFORM_READ, empty before it
+	Assembly  string `json:"assembly,omitempty"`
+	ClockMHz  uint64 `json:"clock_mhz,omitempty"` // coprocessor ticks per microsecond, from the handshake
+}
+
+// Status is the daemon's state.
+type Status struct {
+	Schema     int      `json:"schema"`
+	Version    string   `json:"version"`
+	PID        int      `json:"pid"`
+	Uptime     float64  `json:"uptime"` // seconds
+	State      State    `json:"state"`
+	Device     Device   `json:"device"`
+	Rings      int      `json:"rings"`       // output queues
+	Workers    int      `json:"workers"`     // goroutines that service them
+	PortsUp    int      `json:"ports_up"`    // provisioned and shown to the kernel
+	PortsTotal int      `json:"ports_total"` // of the board
+	Stages     []Stage  `json:"stages"`
+	Warnings   []string `json:"warnings"`
+}
+
+// LIF is the coprocessor's logical interface behind a port, as last read back.
+type LIF struct {
+	Index         uint32 `json:"index"`
+	Present       bool   `json:"present"`
+	Address       string `json:"address,omitempty"`
+	MTU           int    `json:"mtu,omitempty"`
+	Mode          string `json:"mode,omitempty"` // L2, L3, both
+	AdminDisabled bool   `json:"admin_disabled,omitempty"`
+	Error         string `json:"error,omitempty"` // last refusal, empty when the entry is as wanted
+}
+
+// Port is one front port.
+type Port struct {
+	IfName    string `json:"ifname"`
+	IfIndex   int    `json:"ifindex,omitempty"` // 0 while the interface does not exist
+	Label     string `json:"label"`
+	Tag       string `json:"tag"`       // 0x8100
+	Address   string `json:"address"`   // empty until the card has named it
+	MTU       int    `json:"mtu"`       // of the interface; 0 while it does not exist
+	OperState string `json:"operstate"` // UP, DOWN, as the kernel's carrier
+	Admin     string `json:"admin"`     // UP, DOWN: the interface's administrative state
+	Link      string `json:"link"`      // up, down, unknown: what the card says
+	SpeedMbps int    `json:"speed"`     // nominal
+	State     string `json:"state"`     // up or waiting
+	Awaiting  string `json:"awaiting,omitempty"`
+	LIF       LIF    `json:"lif"`
+}
+
+// States of a port.
+const (
+	PortUp      = "up"      // provisioned, interface exists
+	PortWaiting = "waiting" // something has been refused and is tried again
+)
+
+// Words for Port.Link and the operational states.
+const (
+	LinkUp      = "up"
+	LinkDown    = "down"
+	LinkUnknown = "unknown"
+	OperUp      = "UP"
+	OperDown    = "DOWN"
+)
+
+// Ports lists the front ports in the order of their interface names.
+type Ports struct {
+	Schema int    `json:"schema"`
+	Ports  []Port `json:"ports"`
+}
+
+// Find returns the port with an interface name or label.
+func (p *Ports) Find(name string) (Port, bool) {
+	for _, q := range p.Ports {
+		if q.IfName == name || q.Label == name {
+			return q, true
+		}
+	}
+	return Port{}, false
+}
+
+// MTU is what limits the frames of one port, each in bytes of layer 3.
+type MTU struct {
+	Schema    int    `json:"schema"`
+	IfName    string `json:"ifname"`
+	Label     string `json:"label"`
+	LIF       int    `json:"lif"`    // as read back; 0 when the LIF is absent
+	Interface int    `json:"mtu"`    // of the host's interface; 0 while it does not exist
+	Switch    string `json:"switch"` // "none": the port does not pass the switch; "unknown": its limit has not been read
+	Effective int    `json:"effective"`
+	Note      string `json:"note,omitempty"` // what Effective leaves out
+}
+
+// Words for MTU.Switch.
+const (
+	SwitchNone    = "none"
+	SwitchUnknown = "unknown"
+)
+
+// SetMTU asks for another MTU.
+type SetMTU struct {
+	MTU int `json:"mtu"`
+}
+
+// LinkStats are one direction of `ip -j -s link`.
+type LinkStats struct {
+	Bytes   uint64 `json:"bytes"`
+	Packets uint64 `json:"packets"`
+	Errors  uint64 `json:"errors"`
+	Dropped uint64 `json:"dropped"`
+}
+
+// Stats64 are a port's counters in the names of `ip -j -s link`. RX is what
+// came from the card, TX what went to it.
+type Stats64 struct {
+	RX LinkStats `json:"rx"`
+	TX LinkStats `json:"tx"`
+}
+
+// PortStats are the counters of one port. Counters has them under oxpd's own
+// names: rx_packets, rx_bytes, rx_nobuf, rx_malformed, rx_toolong, tap_down,
+// tap_err, tx_packets, tx_bytes, tx_drops, tx_iq_full, tap_kernel_dropped.
+type PortStats struct {
+	IfName   string            `json:"ifname"`
+	Label    string            `json:"label"`
+	Stats64  Stats64           `json:"stats64"`
+	Counters map[string]uint64 `json:"counters"`
+}
+
+// Sums checks that each packet taken from the rings is in exactly one
+// disposition counter (datapath.md 4, invariant 4).
+type Sums struct {
+	Accounted  bool              `json:"accounted"`
+	Quiet      bool              `json:"quiet"` // nothing arrived while the counters were read; only then a difference means something
+	Taken      uint64            `json:"rx_done"`
+	Addends    map[string]uint64 `json:"addends"`
+	Difference int64             `json:"difference"` // rx_done less the sum of the addends
+}
+
+// Stats are oxpd's own counters. Reading them asks nothing of the card.
+// Device has those of datapath.md 4 under their names there.
+type Stats struct {
+	Schema int               `json:"schema"`
+	Device map[string]uint64 `json:"device"`
+	Ports  []PortStats       `json:"ports"`
+	Sums   Sums              `json:"sums"`
+}
+
+// Port returns the counters of the port with an interface name or label.
+func (s *Stats) Port(name string) (PortStats, bool) {
+	for _, p := range s.Ports {
+		if p.IfName == name || p.Label == name {
+			return p, true
+		}
+	}
+	return PortStats{}, false
+}
+
+// Counter is one of the coprocessor's 182.
+type Counter struct {
+	Index int    `json:"index"`
+	Name  string `json:"name"` // the vendor's, without FPCNTR_
+	Value uint64 `json:"value"`
+}
+
+// FastPathPort are the coprocessor's counters of one of its own ports: 0 is the
+// switch uplink (all ten switch-side ports), 1 PortF1, 2 PortF2, higher ones
+// face the host.
+type FastPathPort struct {
+	Port            int    `json:"port"`
+	Name            string `json:"name"`
+	RX              uint64 `json:"rx"`
+	TX              uint64 `json:"tx"`
+	TXDropQueueFull uint64 `json:"tx_drop_queue_full"`
+}
+
+// Counters are the coprocessor's counters, read over rpc. A restart of the
+// coprocessor zeroes them.
+type Counters struct {
+	Schema   int            `json:"schema"`
+	Counters []Counter      `json:"counters"`
+	Ports    []FastPathPort `json:"ports"`
+}
+
+// Get returns the counter with a name, 0 for a name that is not there.
+func (c *Counters) Get(name string) uint64 {
+	for i := range c.Counters {
+		if c.Counters[i].Name == name {
+			return c.Counters[i].Value
+		}
+	}
+	return 0
+}
+
+// StopRequest asks the daemon to end. Teardown also disables the rings, after
+// which the coprocessor must be rebooted before its ports work again.
+type StopRequest struct {
+	Teardown bool `json:"teardown"`
+}
+
+// StopResult tells in what state the card was left.
+type StopResult struct {
+	Schema       int      `json:"schema"`
+	RingsEnabled bool     `json:"rings_enabled"`
+	MemoryKept   bool     `json:"memory_kept"`
+	RebootNeeded bool     `json:"reboot_needed"`
+	Warnings     []string `json:"warnings"`
+}
+
+// Code says what kind of refusal an Error is.
+type Code string
+
+// Codes of refusals.
+const (
+	CodeUsage       Code = "usage"        // can never work as asked
+	CodeUnknownPort Code = "unknown-port" // no such port
+	CodeNotReady    Code = "not-ready"    // the bring-up has not come so far
+	CodeRefused     Code = "refused"      // the card or the kernel refused; the old state stands
+	CodeTimeout     Code = "timeout"      // the card did not answer in time
+	CodeGone        Code = "gone"         // the card reads all ones
+	CodeFailed      Code = "failed"       // anything else
+)
+
+// Error is the document of a refusal.
+type Error struct {
+	Schema  int    `json:"schema"`
+	Code    Code   `json:"code"`
+	Message string `json:"error"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Message }
+
+// Usage tells whether trying again can never help.
+func (e *Error) Usage() bool { return e.Code == CodeUsage || e.Code == CodeUnknownPort }

@@ -20,7 +20,9 @@ const (
 	CntDropMTUExceeded         = 29  // FROM_WIRE_DROP_MTU_EXCEEDED
 	CntDropIGErr               = 36  // FROM_WIRE_DROP_IG_ERR
 	CntToKNOffloadDisabled     = 37  // FROM_WIRE_TO_KN_LIF_OFFLOAD_DISABLED
+	CntToKNUnknownVLAN         = 38  // FROM_WIRE_TO_KN_LIF_UNKNOWN_VLAN_L3_MODE
 	CntToKNForced              = 39  // FROM_WIRE_TO_KN_FORCED
+	CntToKNNonAccel            = 40  // FROM_WIRE_TO_KN_NON_ACCEL
 	CntFromKNDropPrepErr       = 92  // FROM_KN_DROP_PREP_ERR
 	CntFromKNDropCmsg          = 93  // FROM_KN_DROP_CMSG
 	CntFromKNProcCmsg          = 94  // FROM_KN_PROC_CMSG

@@ -1,0 +1,38 @@
+// Package ring runs the packet rings of the endpoint: one input queue (TX) and
+// eight output queues (RX), in memory that the card and the CPU share.
+//
+//	input queue, ring 0                     output queue q, 0 to 7
+//	256 instructions x 64 B                 1,024 list entries x 16 B
+//	   | dptr                                  | buffer address, fixed for life
+//	256 slots, stride 9,344 B               1,024 buffers, stride 1,664 B
+//	   66 B private header | frame             82 B prefix | frame ... (span: the
+//	                                           next buffers are all frame)
+//	IN_INSTR_DBELL: frames announced        OUT_SLIST_DBELL: credit, in buffers
+//	IN_CNTS: frames finished                OUT_CNTS: packets written
+//
+// One pass over an output queue (datapath.md 3.8):
+//
+//	clear status -> read count -> take up to count packets from the read index
+//	   each: length word once -> verdict on the first buffer -> gather a span
+//	-> deliver -> poison every buffer -> barrier, credit -> acknowledge -> record
+//
+// A pass that finds a count but no packet, or a packet that nothing counts,
+// waits two ticks before it moves the read index: memory may lag the count, and
+// the count may lag memory.
+//
+//	          count > 0, entry empty or short        2 ms
+//	 normal ------------------------------> gap ------------> resync, or one step
+//	    |     count = 0, entry holds packet            2 ms
+//	    +---------------------------------> uncounted ------> taken, not acknowledged
+//
+// A packet is not a buffer: counts are packets, credit is buffers, and both
+// advance by what the length word means.
+//
+// The memory of the rings belongs to the card from Program until the
+// coprocessor reboots or bus mastering is off, whatever happens to the process.
+// A record of each ring's position (Record) lies in the same memory.
+//
+// The package knows neither ports nor filters: it asks a VerdictFunc and hands
+// frames to a Sink. It leaves out adoption of live rings by a new process, and
+// gather lists on transmit.
+package ring

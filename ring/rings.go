@@ -1,0 +1,457 @@
+package ring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"oxpd/internal/dma"
+	"oxpd/internal/mmio"
+	"oxpd/octep/csr"
+	"oxpd/ring/wire"
+)
+
+// Clock is the time that rings live in.
+type Clock interface {
+	Now() time.Duration
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+// Config is what the rings need. BAR0, DMA, Clock and Sink are required.
+type Config struct {
+	BAR0    mmio.Space
+	DMA     dma.Provider
+	Clock   Clock
+	Sink    Sink
+	Verdict VerdictFunc  // nil passes everything
+	Log     *slog.Logger // nil discards
+
+	// Watermark is the firmware's credit watermark, which the host cannot read;
+	// 0 means wire.Watermark.
+	Watermark int
+	// GatherFrames and GatherLarge bound the gather pool, in buffers of 9,216 and
+	// of 16,384 bytes; 0 means 512 and 64.
+	GatherFrames int
+	GatherLarge  int
+	// PacketLevel and LevelTime are the interrupt levels; 0 means 1 packet and
+	// 50 us.
+	PacketLevel int
+	LevelTime   time.Duration
+}
+
+// Rings are the input queue and the eight output queues of the PF.
+type Rings struct {
+	cfg     Config
+	log     *slog.Logger
+	iq      *IQ
+	oqs     []*OQ
+	pool    *pool
+	regions []*dma.Region
+	state   state
+}
+
+type state uint8
+
+const (
+	stateNew state = iota
+	stateProgrammed
+	stateStopped
+	stateDown
+)
+
+// recordsSize is the region of the adoption records: a pair for the input
+// queue, then one for each output queue.
+const recordsSize = (1 + wire.OQs) * 2 * RecordSize
+
+const regionAlign = 4096 // rings: measured to suffice (endpoint.md 9)
+
+// New allocates and fills all ring memory; no register is touched. The memory
+// stays allocated until Free.
+func New(cfg Config) (*Rings, error) {
+	if cfg.BAR0 == nil || cfg.DMA == nil || cfg.Clock == nil || cfg.Sink == nil {
+		return nil, errors.New("ring: config lacks BAR0, DMA, Clock or Sink")
+	}
+	if cfg.Watermark == 0 {
+		cfg.Watermark = wire.Watermark
+	}
+	if cfg.Watermark < wire.FetchBatch || cfg.Watermark%wire.FetchBatch != 0 || cfg.Watermark > 1<<20 {
+		return nil, fmt.Errorf("ring: watermark %d: want a multiple of %d up to %d", cfg.Watermark, wire.FetchBatch, 1<<20)
+	}
+	cfg.GatherFrames = orDefault(cfg.GatherFrames, 512)
+	cfg.GatherLarge = orDefault(cfg.GatherLarge, 64)
+	cfg.PacketLevel = orDefault(cfg.PacketLevel, 1)
+	if cfg.LevelTime == 0 {
+		cfg.LevelTime = 50 * time.Microsecond
+	}
+	if cfg.Verdict == nil {
+		cfg.Verdict = func([]byte, int, uint16) Verdict { return Pass }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	r := &Rings{cfg: cfg, log: cfg.Log, pool: newPool(cfg.GatherFrames, cfg.GatherLarge)}
+	if err := r.allocate(); err != nil {
+		return nil, errors.Join(err, r.Free())
+	}
+	return r, nil
+}
+
+func orDefault(v, d int) int {
+	if v == 0 {
+		return d
+	}
+	return v
+}
+
+func (r *Rings) alloc(name string, size, align int) (*dma.Region, error) {
+	reg, err := r.cfg.DMA.Alloc(name, size, align)
+	if err != nil {
+		return nil, fmt.Errorf("ring: allocate %s: %w", name, err)
+	}
+	r.regions = append(r.regions, reg)
+	return reg, nil
+}
+
+func (r *Rings) allocate() error {
+	records, err := r.alloc("records", recordsSize, regionAlign)
+	if err != nil {
+		return err
+	}
+	record := func(i int) recorder {
+		mem, _ := records.At(i*2*RecordSize, 2*RecordSize)
+		return recorder{mem: mem}
+	}
+	iq := &IQ{
+		regs: r.cfg.BAR0, rec: record(0),
+		bell: csr.InInstrDBell.Queue(0).Low(), cnts: csr.InCnts.Queue(0),
+	}
+	if iq.instr, err = r.alloc("iq0 instructions", wire.IQSlots*wire.InstrSize, regionAlign); err != nil {
+		return err
+	}
+	if iq.slots, err = r.alloc("iq0 slots", wire.IQSlots*wire.SlotStride, regionAlign); err != nil {
+		return err
+	}
+	r.iq = iq
+	for q := range wire.OQs {
+		o := &OQ{
+			n: q, regs: r.cfg.BAR0, rec: record(1 + q), verdict: r.cfg.Verdict, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
+			cnts: csr.OutCnts.Queue(q), status: csr.OutIntStatus.Queue(q), bell: csr.OutSlistDBell.Queue(q),
+		}
+		o.ceiling.Store(int32(wire.Grant(wire.OQEntries, r.cfg.Watermark)))
+		if o.list, err = r.alloc(fmt.Sprintf("oq%d list", q), wire.OQEntries*wire.ListEntry, regionAlign); err != nil {
+			return err
+		}
+		if o.bufs, err = r.alloc(fmt.Sprintf("oq%d buffers", q), wire.OQEntries*wire.BufStride, regionAlign); err != nil {
+			return err
+		}
+		o.fill()
+		r.oqs = append(r.oqs, o)
+	}
+	return nil
+}
+
+// fill writes the buffer list, which never changes again, and poisons every buffer.
+func (o *OQ) fill() {
+	for i := range uint32(wire.OQEntries) {
+		_, bus := o.buffer(i)
+		e, _ := o.list.At(int(i)*wire.ListEntry, wire.ListEntry)
+		wire.PutListEntry(e, uint64(bus))
+		o.poison(i)
+	}
+}
+
+// IQ returns the input queue.
+func (r *Rings) IQ() *IQ { return r.iq }
+
+// OQ returns output queue q.
+func (r *Rings) OQ(q int) *OQ { return r.oqs[q] }
+
+// SetCeiling changes the credit that output queue q's doorbell may show, for
+// tests of a starved ring. It never raises it above the grant.
+func (r *Rings) SetCeiling(q, ceiling int) {
+	r.oqs[q].ceiling.Store(int32(min(ceiling, wire.Grant(wire.OQEntries, r.cfg.Watermark))))
+}
+
+// ErrLive says that the card's rings are enabled already: somebody programmed
+// them since the coprocessor booted. They are never moved (rule 6).
+var ErrLive = errors.New("ring: rings are live since the coprocessor booted; adopt them or reboot the coprocessor")
+
+// RegisterError says that a register did not do what was asked of it.
+type RegisterError struct {
+	Ring int
+	Reg  csr.Reg64
+	Want string
+	Got  uint64
+}
+
+func (e *RegisterError) Error() string {
+	return fmt.Sprintf("ring: ring %d: %s=0x%016x, want %s", e.Ring, e.Reg, e.Got, e.Want)
+}
+
+// Bounds of the waits while programming (endpoint.md 7.1).
+const (
+	idlePoll      = 10 * time.Microsecond
+	idleMain      = 10 * time.Millisecond
+	idleOther     = time.Second
+	baseTries     = 8
+	basePause     = time.Millisecond
+	drainDeadline = 10 * time.Millisecond
+)
+
+// Program sets all rings up in the order of endpoint.md 7.1, steps 3 to 8: once
+// per coprocessor boot, before the handshake. No ring is enabled before every
+// one has taken its addresses. Errors: ErrLive, mmio.ErrGone, *RegisterError,
+// the context's.
+func (r *Rings) Program(ctx context.Context) error {
+	if r.state != stateNew {
+		return errors.New("ring: programmed before")
+	}
+	for q := range wire.OQs {
+		for _, reg := range []csr.RingReg{csr.InEnable, csr.OutEnable} {
+			v, err := mmio.Checked64(r.cfg.BAR0, reg.Queue(q))
+			if err != nil {
+				return fmt.Errorf("ring: look at ring %d: %w", q, err)
+			}
+			if v&1 != 0 {
+				return fmt.Errorf("%w (%s=%#x)", ErrLive, reg.Queue(q), v)
+			}
+		}
+	}
+	for q := range wire.OQs {
+		if err := r.clear(q); err != nil {
+			return err
+		}
+	}
+	for q := range wire.OQs {
+		if err := r.address(ctx, q); err != nil {
+			return err
+		}
+	}
+	if err := r.enableIn(ctx); err != nil {
+		return err
+	}
+	for q := range wire.OQs {
+		r.enableOut(q)
+	}
+	r.state = stateProgrammed
+	r.log.Info("rings programmed", "iq", 1, "oq", wire.OQs, "grant", wire.Grant(wire.OQEntries, r.cfg.Watermark))
+	return nil
+}
+
+func (r *Rings) store(reg csr.RingReg, q int, v uint64) { mmio.Store64(r.cfg.BAR0, reg.Queue(q), v) }
+
+func (r *Rings) update(reg csr.RingReg, q int, clearBits, setBits uint64) error {
+	v, err := mmio.Checked64(r.cfg.BAR0, reg.Queue(q))
+	if err != nil {
+		return fmt.Errorf("ring: read %s: %w", reg.Queue(q), err)
+	}
+	r.store(reg, q, v&^clearBits|setBits)
+	return nil
+}
+
+// clear puts both halves of ring q into their reset state by hand; the hardware
+// has no reset per ring.
+func (r *Rings) clear(q int) error {
+	b := r.cfg.BAR0
+	r.store(csr.InEnable, q, 0)
+	r.store(csr.OutEnable, q, 0)
+	for _, reg := range []csr.RingReg{csr.InInstrBaddr, csr.InInstrRsize, csr.OutSlistBaddr, csr.OutSlistRsize} {
+		r.store(reg, q, 0)
+	}
+	mmio.Store32(b, csr.InInstrDBell.Queue(q).Low(), csr.DBellDrain)
+	mmio.Store32(b, csr.OutSlistDBell.Queue(q).Low(), csr.DBellDrain)
+	for _, reg := range []csr.RingReg{csr.InCnts, csr.OutCnts} {
+		v, err := mmio.Checked64(b, reg.Queue(q))
+		if err != nil {
+			return fmt.Errorf("ring: read %s: %w", reg.Queue(q), err)
+		}
+		mmio.Store32(b, reg.Queue(q).Low(), uint32(csr.CntsCount.Get(v))) // subtracts itself
+	}
+	for _, reg := range []csr.RingReg{csr.InIntLevels, csr.OutIntLevels, csr.InPktCnt, csr.InByteCnt, csr.OutPktCnt, csr.OutByteCnt} {
+		r.store(reg, q, 0)
+	}
+	if err := r.update(csr.InControl, q, csr.InControlRDSize.Mask(), csr.InControlRDSize3|csr.InControlIs64B|csr.InControlESR); err != nil {
+		return err
+	}
+	return r.update(csr.OutControl, q, csr.OutControlIMode|csr.OutControlAttrs, csr.OutControlESP)
+}
+
+// address gives both halves of ring q their addresses, sizes and levels. Only
+// ring 0 transmits.
+func (r *Rings) address(ctx context.Context, q int) error {
+	idle := idleOther
+	if q == 0 {
+		idle = idleMain
+		if err := r.waitBits(ctx, q, csr.InControl, csr.InControlIdle, idle); err != nil {
+			return err
+		}
+		if err := r.sticky(ctx, q, csr.InInstrBaddr, uint64(r.iq.instr.Bus())); err != nil {
+			return err
+		}
+		if err := r.sticky(ctx, q, csr.InInstrRsize, wire.IQSlots); err != nil {
+			return err
+		}
+	}
+	r.store(csr.InIntLevels, q, csr.IntLevelNever)
+	if err := r.waitBits(ctx, q, csr.OutControl, csr.OutControlIdle, idle); err != nil {
+		return err
+	}
+	if err := r.sticky(ctx, q, csr.OutSlistBaddr, uint64(r.oqs[q].list.Bus())); err != nil {
+		return err
+	}
+	if err := r.sticky(ctx, q, csr.OutSlistRsize, wire.OQEntries); err != nil {
+		return err
+	}
+	if err := r.update(csr.OutControl, q, csr.OutControlSizes, csr.OutControlBSize.Put(0, wire.BufSize)); err != nil {
+		return err
+	}
+	r.store(csr.OutIntLevels, q, csr.OutIntLevelPkts.Put(0, uint64(r.cfg.PacketLevel)))
+	return nil
+}
+
+// waitBits waits until all of bits are set in a register.
+func (r *Rings) waitBits(ctx context.Context, q int, reg csr.RingReg, bits uint64, bound time.Duration) error {
+	deadline := r.cfg.Clock.Now() + bound
+	for {
+		late := r.cfg.Clock.Now() >= deadline // before the look, so that there is one past the deadline
+		v, err := mmio.Checked64(r.cfg.BAR0, reg.Queue(q))
+		switch {
+		case err != nil:
+			return fmt.Errorf("ring: wait for %s: %w", reg.Queue(q), err)
+		case v&bits == bits:
+			return nil
+		case late:
+			return &RegisterError{q, reg.Queue(q), fmt.Sprintf("bits %#x set within %v", bits, bound), v}
+		}
+		if err := r.cfg.Clock.Sleep(ctx, idlePoll); err != nil {
+			return fmt.Errorf("ring: wait for %s: %w", reg.Queue(q), err)
+		}
+	}
+}
+
+// sticky writes a register until it reads back as written: a base address
+// written while the block is not ready is ignored.
+func (r *Rings) sticky(ctx context.Context, q int, reg csr.RingReg, want uint64) error {
+	var got uint64
+	for try := range baseTries {
+		if try > 0 {
+			if err := r.cfg.Clock.Sleep(ctx, basePause); err != nil {
+				return fmt.Errorf("ring: write %s: %w", reg.Queue(q), err)
+			}
+		}
+		r.store(reg, q, want)
+		var err error
+		if got, err = mmio.Checked64(r.cfg.BAR0, reg.Queue(q)); err != nil {
+			return fmt.Errorf("ring: write %s: %w", reg.Queue(q), err)
+		}
+		if got == want {
+			return nil
+		}
+	}
+	return &RegisterError{q, reg.Queue(q), fmt.Sprintf("%#x, written %d times", want, baseTries), got}
+}
+
+func (r *Rings) enableIn(ctx context.Context) error {
+	bell := csr.InInstrDBell.Queue(0)
+	mmio.Store32(r.cfg.BAR0, bell.Low(), csr.DBellDrain)
+	deadline := r.cfg.Clock.Now() + drainDeadline
+	for {
+		late := r.cfg.Clock.Now() >= deadline
+		v, err := mmio.Checked64(r.cfg.BAR0, bell)
+		if err != nil {
+			return fmt.Errorf("ring: drain %s: %w", bell, err)
+		}
+		if csr.DBellCount.Get(v) == 0 { // the high half keeps the fetch position
+			break
+		}
+		if late {
+			return &RegisterError{0, bell, "low half 0 after a drain", v}
+		}
+		if err := r.cfg.Clock.Sleep(ctx, idlePoll); err != nil {
+			return fmt.Errorf("ring: drain %s: %w", bell, err)
+		}
+	}
+	v, err := mmio.Checked64(r.cfg.BAR0, csr.InCnts.Queue(0))
+	if err != nil {
+		return fmt.Errorf("ring: read %s: %w", csr.InCnts.Queue(0), err)
+	}
+	r.iq.last = uint32(csr.CntsCount.Get(v))
+	r.store(csr.InEnable, 0, 1)
+	return nil
+}
+
+// enableOut drains, enables, and only then grants: a drain value written after
+// the enable is a grant of four billion buffers.
+func (r *Rings) enableOut(q int) {
+	bell := csr.OutSlistDBell.Queue(q).Low()
+	mmio.Store32(r.cfg.BAR0, bell, csr.DBellDrain)
+	r.store(csr.OutEnable, q, 1)
+	mmio.Barrier() // list and poison before the grant
+	mmio.Store32(r.cfg.BAR0, bell, uint32(r.oqs[q].ceiling.Load()))
+}
+
+// SetClocks writes the interrupt levels anew with the time part, once the
+// handshake has told the coprocessor's clocks per microsecond. It is safe on
+// live rings.
+func (r *Rings) SetClocks(clocksPerUS uint64) error {
+	ticks := csr.TimeTicks(clocksPerUS, uint64(r.cfg.LevelTime/time.Microsecond))
+	if ticks >= 1<<csr.OutIntLevelTicks.Width {
+		return fmt.Errorf("ring: %d clocks per microsecond give a time level of %d ticks", clocksPerUS, ticks)
+	}
+	v := csr.OutIntLevelTicks.Put(csr.OutIntLevelPkts.Put(0, uint64(r.cfg.PacketLevel)), ticks)
+	for q := range wire.OQs {
+		r.store(csr.OutIntLevels, q, v)
+	}
+	return nil
+}
+
+// Stop ends posting. The rings stay enabled and their memory stays with the
+// card; workers are stopped by their contexts.
+func (r *Rings) Stop() {
+	if r.state == stateProgrammed {
+		r.state = stateStopped
+	}
+	r.iq.stop()
+}
+
+// Teardown disables the rings (endpoint.md 7.3). The card may go on writing to
+// addresses that it has latched: the memory stays, and the coprocessor must be
+// rebooted before its ports work again.
+func (r *Rings) Teardown() error {
+	r.Stop()
+	if r.state == stateNew || r.state == stateDown {
+		return nil
+	}
+	r.state = stateDown
+	for q := range wire.OQs {
+		r.store(csr.OutEnable, q, 0)
+		r.store(csr.InEnable, q, 0)
+	}
+	if _, err := mmio.Checked64(r.cfg.BAR0, csr.OutEnable.Queue(0)); err != nil {
+		return fmt.Errorf("ring: disable: %w", err)
+	}
+	for q := range wire.OQs {
+		for _, reg := range []csr.RingReg{csr.InInstrBaddr, csr.InInstrRsize, csr.OutSlistBaddr, csr.OutSlistRsize} {
+			r.store(reg, q, 0)
+		}
+		mmio.Store32(r.cfg.BAR0, csr.InInstrDBell.Queue(q).Low(), csr.DBellDrain)
+		mmio.Store32(r.cfg.BAR0, csr.OutSlistDBell.Queue(q).Low(), csr.DBellDrain)
+	}
+	return nil
+}
+
+// Free releases all memory. The caller has made sure that the card can no
+// longer reach it: bus mastering is off, or the rings were never programmed.
+func (r *Rings) Free() error {
+	var errs []error
+	for _, reg := range r.regions {
+		if err := r.cfg.DMA.Free(reg); err != nil {
+			errs = append(errs, fmt.Errorf("ring: free %s: %w", reg.Name(), err))
+		}
+	}
+	r.regions = nil
+	return errors.Join(errs...)
+}

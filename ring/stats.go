@@ -1,0 +1,133 @@
+package ring
+
+import "sync/atomic"
+
+// oqCounters are the counters of one output queue. Whoever holds the queue's
+// visit writes, anybody reads.
+type oqCounters struct {
+	done, bytes                          atomic.Uint64
+	untagged, dropped                    atomic.Uint64
+	spans, spanBufs, spanMax, spanNoBuf  atomic.Uint64
+	long, short, resync, skipped, ghosts atomic.Uint64
+	lapped, unseen, behind               atomic.Uint64
+	bound, declined, handed              atomic.Uint64
+	capped, returned, carry              atomic.Uint64
+	delivered                            atomic.Uint64
+	wdRuns, wdRescues, wdStalls, intr    atomic.Uint64
+}
+
+// iqCounters are the counters of the input queue.
+type iqCounters struct {
+	posted, finished, full, bytes, badCount atomic.Uint64
+}
+
+// OQStats are the counters of one output queue, under the names of
+// datapath.md 4. Counts are packets unless the name says otherwise.
+type OQStats struct {
+	Ring      int    `json:"ring"`
+	Done      uint64 `json:"rx_done"`
+	Delivered uint64 `json:"rx_delivered"` // handed to the sink
+	Untagged  uint64 `json:"rx_untagged"`
+	Dropped   uint64 `json:"rx_filtered"` // verdict Drop
+	Spans     uint64 `json:"rx_spans"`
+	SpanBufs  uint64 `json:"rx_span_bufs"` // buffers after each span's first
+	SpanMax   uint64 `json:"rx_span_max"`  // largest length word of a span, bytes
+	SpanNoBuf uint64 `json:"rx_span_nobuf"`
+	Long      uint64 `json:"rx_long"`
+	Short     uint64 `json:"rx_short"`
+	Resync    uint64 `json:"rx_resync"`
+	Skipped   uint64 `json:"rx_skipped"` // entries stepped over, shorts included
+	Ghosts    uint64 `json:"rx_ghosts"`  // counted packets of which nothing was ever seen
+	Lapped    uint64 `json:"oq_lapped"`
+	Unseen    uint64 `json:"oq_unseen"`
+	Behind    uint64 `json:"oq_behind"`
+	Bound     uint64 `json:"oq_bound"`
+	Declined  uint64 `json:"oq_declined"`
+	Handed    uint64 `json:"oq_handed"`
+	Capped    uint64 `json:"credit_capped"`
+	Returned  uint64 `json:"credit_returned"` // buffers
+	Carry     uint64 `json:"credit_carry"`    // buffers owed now
+	IntrTaken uint64 `json:"intr_taken"`
+	WdRuns    uint64 `json:"rxwd_runs"`
+	WdRescues uint64 `json:"rxwd_rescues"`
+	WdStalls  uint64 `json:"rxwd_stalls"`
+}
+
+// Stats are the counters of the data path as a whole: sums over the queues, the
+// maximum for SpanMax, and what exists once.
+type Stats struct {
+	OQStats
+	TxPosted   uint64 `json:"tx_posted"`
+	TxFinished uint64 `json:"tx_finished"`
+	TxBytes    uint64 `json:"tx_posted_bytes"` // padded frames
+	TxFull     uint64 `json:"tx_iq_full"`
+	TxBadCount uint64 `json:"tx_bad_count"` // IN_CNTS moved by more than was outstanding
+	CreditUnit uint64 `json:"credit_unit"`  // constant 1
+
+	GatherSize int `json:"gather_buffers"`
+	GatherFree int `json:"gather_free"`
+	GatherHigh int `json:"gather_high_water"`
+	LargeSize  int `json:"gather_large_buffers"`
+	LargeFree  int `json:"gather_large_free"`
+	LargeHigh  int `json:"gather_large_high_water"`
+
+	Queues []OQStats `json:"queues"`
+}
+
+func (c *oqCounters) stats(ring int) OQStats {
+	return OQStats{
+		Ring: ring, Done: c.done.Load(), Delivered: c.delivered.Load(), Untagged: c.untagged.Load(), Dropped: c.dropped.Load(),
+		Spans: c.spans.Load(), SpanBufs: c.spanBufs.Load(), SpanMax: c.spanMax.Load(), SpanNoBuf: c.spanNoBuf.Load(),
+		Long: c.long.Load(), Short: c.short.Load(), Resync: c.resync.Load(), Skipped: c.skipped.Load(), Ghosts: c.ghosts.Load(),
+		Lapped: c.lapped.Load(), Unseen: c.unseen.Load(), Behind: c.behind.Load(), Bound: c.bound.Load(),
+		Declined: c.declined.Load(), Handed: c.handed.Load(), Capped: c.capped.Load(), Returned: c.returned.Load(), Carry: c.carry.Load(),
+		IntrTaken: c.intr.Load(), WdRuns: c.wdRuns.Load(), WdRescues: c.wdRescues.Load(), WdStalls: c.wdStalls.Load(),
+	}
+}
+
+// add accumulates q into the sums of s.
+func (s *OQStats) add(q *OQStats) {
+	s.Done += q.Done
+	s.Delivered += q.Delivered
+	s.Untagged += q.Untagged
+	s.Dropped += q.Dropped
+	s.Spans += q.Spans
+	s.SpanBufs += q.SpanBufs
+	s.SpanMax = max(s.SpanMax, q.SpanMax)
+	s.SpanNoBuf += q.SpanNoBuf
+	s.Long += q.Long
+	s.Short += q.Short
+	s.Resync += q.Resync
+	s.Skipped += q.Skipped
+	s.Ghosts += q.Ghosts
+	s.Lapped += q.Lapped
+	s.Unseen += q.Unseen
+	s.Behind += q.Behind
+	s.Bound += q.Bound
+	s.Declined += q.Declined
+	s.Handed += q.Handed
+	s.Capped += q.Capped
+	s.Returned += q.Returned
+	s.Carry += q.Carry
+	s.IntrTaken += q.IntrTaken
+	s.WdRuns += q.WdRuns
+	s.WdRescues += q.WdRescues
+	s.WdStalls += q.WdStalls
+}
+
+// Stats reads all counters. It touches no register and may be called at any
+// time, also after Stop.
+func (r *Rings) Stats() Stats {
+	s := Stats{CreditUnit: 1, Queues: make([]OQStats, len(r.oqs))}
+	for i, o := range r.oqs {
+		s.Queues[i] = o.cnt.stats(i)
+		s.add(&s.Queues[i])
+	}
+	s.Ring = -1
+	c := &r.iq.cnt
+	s.TxPosted, s.TxFinished, s.TxFull = c.posted.Load(), c.finished.Load(), c.full.Load()
+	s.TxBytes, s.TxBadCount = c.bytes.Load(), c.badCount.Load()
+	s.GatherSize, s.GatherFree, s.GatherHigh = r.pool.small.census()
+	s.LargeSize, s.LargeFree, s.LargeHigh = r.pool.large.census()
+	return s
+}

@@ -258,9 +258,9 @@ func (p Platform) Append(b []byte) []byte {
 	at := len(b)
 	b = append(b, make([]byte, PlatformSize)...)
 	r := b[at:]
-	copy(r[0:63], p.Platform)
-	copy(r[64:127], p.Version)
-	copy(r[128:191], p.Assembly)
+	copy(r[0:64], p.Platform)
+	copy(r[64:128], p.Version)
+	copy(r[128:192], p.Assembly)
 	r[192], r[193], r[194], r[195], r[196] = p.ID, p.Cores, p.MaxIfaces, p.Rings, p.MFlowTimeout
 	le.PutUint32(r[200:], p.ConnTimeout)
 	le.PutUint32(r[204:], p.MaxConns)

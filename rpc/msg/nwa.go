@@ -63,6 +63,42 @@ const (
 	AttrMTU       Attr = 0x02
 )
 
+// String names the attribute and its number, as the pages do.
+func (a Attr) String() string {
+	if n, ok := attrName(a); ok {
+		return fmt.Sprintf("%s (0x%02x)", n, uint32(a))
+	}
+	return fmt.Sprintf("attribute 0x%02x", uint32(a))
+}
+
+func attrName(a Attr) (string, bool) {
+	switch a {
+	case AttrState:
+		return "state", true
+	case AttrOperState:
+		return "oper state", true
+	case AttrMTU:
+		return "MTU", true
+	case AttrMAC:
+		return "MAC", true
+	case AttrSpeed:
+		return "speed", true
+	case AttrMedia:
+		return "media", true
+	case AttrFEC:
+		return "FEC", true
+	case AttrAutoneg:
+		return "autoneg", true
+	case AttrDuplex:
+		return "duplex", true
+	case AttrPromisc:
+		return "promiscuous", true
+	case AttrAllMulti:
+		return "all-multicast", true
+	}
+	return "", false
+}
+
 // NWARequestMsg is a request body: op, sub, port, 0, payload0, payload1, 0, 0.
 type NWARequestMsg struct {
 	Op      uint32
@@ -114,7 +150,7 @@ func AppendDiscover(b []byte, count uint32, ports []NWAPort) []byte {
 }
 
 // DecodeDiscover reads the payload of a discover reply: the count word and the
-// records that are not all zero.
+// records that name something; flag bits other than the first are not decoded.
 func DecodeDiscover(b []byte) (count uint32, ports []NWAPort, err error) {
 	if len(b) < 4 {
 		return 0, nil, short("discover reply", len(b))
@@ -126,10 +162,11 @@ func DecodeDiscover(b []byte) (count uint32, ports []NWAPort, err error) {
 	for i := range int(count) {
 		r := b[4+i*DiscoverWord*4:]
 		w0, w1 := le.Uint32(r), le.Uint32(r[4:])
-		if w0 == 0 && w1 == 0 {
-			continue
+		p := NWAPort{uint16(w0), w0&(1<<16) != 0, uint16(w1 >> 16), uint16(w1)}
+		if p == (NWAPort{}) {
+			continue // the 14th of 14 on this board
 		}
-		ports = append(ports, NWAPort{uint16(w0), w0&(1<<16) != 0, uint16(w1 >> 16), uint16(w1)})
+		ports = append(ports, p)
 	}
 	return count, ports, nil
 }

@@ -118,6 +118,7 @@ const (
 	BufferAlign = 4096
 	HeaderSize  = 8
 	RespRoom    = BufferSize - HeaderSize // 4,088
+	MaxRequest  = 4064                    // user data that the target's module takes (DATA_MAX 4096, 32 reserved)
 )
 
 // AppendRequest writes a command header and payload behind b.
@@ -142,6 +143,14 @@ func (r *Response) Decode(b []byte) error {
 	}
 	*r = Response{RC(le.Uint16(b[RespRC:])), b[RespDone], le.Uint16(b[RespSeed:]), le.Uint16(b[RespLen:])}
 	return nil
+}
+
+// Append writes a reply's head behind b; the unused byte is zero.
+func (r Response) Append(b []byte) []byte {
+	b = le.AppendUint16(b, uint16(r.RC))
+	b = append(b, r.Done, 0)
+	b = le.AppendUint16(b, r.Seed)
+	return le.AppendUint16(b, r.Len)
 }
 
 // RC is a command's result: three ranges share 16 bits (rpc-lif.md 2.5).

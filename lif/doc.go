@@ -1,0 +1,47 @@
+// Package lif owns the logical interfaces: the coprocessor's table entries behind
+// the front ports, without which it drops every frame of a port, and which own
+// the MTU (hardware/rpc-lif.md 5, hardware/datapath.md 5.3). Frames and commands
+// are in rpc/msg; the commands are sent through the Table that the caller hands in.
+//
+// # Want and have
+//
+// For each port the manager keeps what it wants and what it last read. A result
+// code of 0 is no proof, the read-back is:
+//
+//	+---------------------> read <--------------------+
+//	|                        |                         |
+//	|        absent          | differs       equal     |
+//	|  create, mask 0xff     | update, mask = fields   |
+//	|  then bind the tag     |                 |       |
+//	|          +-------------+                 v       |
+//	|          v                             done      |
+//	+---- read again: equal is done; else an error,    |
+//	      and Reconcile starts over after a pause -----+
+//
+// Creation is not idempotent. Mask 0xff is refused for a live entry and any other
+// mask for an empty one, so the table is always read first.
+//
+// An entry that is live when a port is provisioned for the first time was left by
+// an earlier oxpd or by the vendor. Its MTU, representor and DF bit are adopted;
+// its MAC, mode and flags are put right when they differ.
+//
+// # The MTU
+//
+// SetMTU is the only way to change it: one LIF_ADD_UPDATE with mask 0x0002 alone,
+// then a read. When either fails the old MTU stays wanted, so Reconcile restores
+// whatever a half-heard command may have done.
+//
+// # Refusals
+//
+// A refused port is tried again for ever, with pauses that grow from 2 s to 60 s,
+// and ReconcileAll starts each round at another port, so that ports which refuse
+// do not starve those behind them. Each refusal is counted and logged.
+//
+// # What it leaves out
+//
+//   - LIF_DELETE: its layout is unknown. A port is silenced with admin_disabled.
+//   - VLAN interfaces: only the untagged LIF (vlan 0) of each port is used.
+//   - The tag map cannot be read back. It is written after each creation and once
+//     per port in a process's life.
+//   - DF has no bit in the update mask, so a difference there is not repaired.
+package lif

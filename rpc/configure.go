@@ -1,0 +1,181 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"oxpd/internal/mmio"
+	"oxpd/rpc/msg"
+)
+
+// Configure declares one low-priority ring of 8 descriptors and waits, 3 s at
+// most, until the target has taken it over (rpc-lif.md 3). It may be called
+// again until it succeeds: a configuration that is not acknowledged is rung for
+// again and never overwritten, because the target could remember a second word
+// as applied without having applied it.
+//
+// Errors: ErrNotReady, ErrPending and ErrTimeout may pass with time;
+// ErrOneDoorbell does not; ErrStalled asks for Reopen; mmio.ErrGone.
+func (c *Channel) Configure(ctx context.Context) error {
+	if err := c.lock(ctx); err != nil {
+		return fmt.Errorf("rpc: configure: wait for the channel: %w", err)
+	}
+	defer c.unlock()
+	if c.lent {
+		return fmt.Errorf("rpc: configure: %w", c.stall)
+	}
+	if err := c.configure(ctx); err != nil {
+		return fmt.Errorf("rpc: configure: %w", err)
+	}
+	return nil
+}
+
+// Reopen configures the channel anew. When a command was left with the card its
+// buffer stays there, is added to Abandoned, and Config.Alloc gives another.
+// Errors are those of Configure, and Alloc's.
+func (c *Channel) Reopen(ctx context.Context) error {
+	if err := c.lock(ctx); err != nil {
+		return fmt.Errorf("rpc: reopen: wait for the channel: %w", err)
+	}
+	defer c.unlock()
+	if c.lent {
+		if err := c.replaceBuffer(); err != nil {
+			return fmt.Errorf("rpc: reopen: %w", err)
+		}
+	}
+	if err := c.configure(ctx); err != nil {
+		return fmt.Errorf("rpc: reopen: %w", err)
+	}
+	return nil
+}
+
+func (c *Channel) replaceBuffer() error {
+	if c.cfg.Alloc == nil {
+		return fmt.Errorf("no allocator for another buffer: %w", c.stall)
+	}
+	buf, err := c.cfg.Alloc()
+	if err != nil {
+		return fmt.Errorf("allocate another buffer: %w", err)
+	}
+	c.keptMu.Lock()
+	c.kept = append(c.kept, c.buf)
+	c.keptMu.Unlock()
+	c.log.Warn("rpc buffer left with the card", "region", c.buf.Name(), "command", c.stall.Command.String())
+	c.buf, c.lent = buf, false
+	return nil
+}
+
+func (c *Channel) configure(ctx context.Context) error {
+	c.state = closed
+	if c.cfg.Doorbells == 1 {
+		return ErrOneDoorbell
+	}
+	if c.buf.Size() < msg.BufferSize || c.buf.Bus()%msg.BufferAlign != 0 {
+		return fmt.Errorf("buffer %s of %d bytes at %#x: want %d aligned to %d", c.buf.Name(), c.buf.Size(), uint64(c.buf.Bus()), msg.BufferSize, msg.BufferAlign)
+	}
+	if need := uint64(descOffset + descCount*msg.DescSize); c.window.Size() < need {
+		return fmt.Errorf("window of %d bytes, want %d", c.window.Size(), need)
+	}
+	old, err := c.settle(ctx)
+	if err != nil {
+		return err
+	}
+
+	// A later word must differ, also from what another process left here.
+	if old.Magic == msg.ConfigMagic && old.Revision > c.revision {
+		c.revision = old.Revision
+	}
+	c.revision++
+	if c.revision == 0 {
+		c.revision = 1
+	}
+	c.posted = 0
+	c.declareRings()
+	mmio.Barrier()
+	want := msg.ConfigWord{Magic: msg.ConfigMagic, Revision: c.revision}
+	c.window.Store64(msg.StateMagic, want.Word())
+	mmio.Barrier()
+	if err := c.bell.Ring(doorbell); err != nil {
+		return fmt.Errorf("ring doorbell %d: %w", doorbell, err)
+	}
+
+	got, err := c.awaitDone(ctx)
+	if err != nil {
+		return err
+	}
+	got.Done = 0
+	if got != want {
+		return fmt.Errorf("%w: wrote config word 0x%016x, read back 0x%016x", ErrMalformed, want.Word(), got.Word())
+	}
+	c.state, c.stall = open, nil
+	c.configurations.Add(1)
+	c.log.Debug("rpc channel configured", "revision", c.revision)
+	return nil
+}
+
+// settle waits until the window shows no configuration in progress.
+func (c *Channel) settle(ctx context.Context) (msg.ConfigWord, error) {
+	word := c.window.Load64(msg.StateMagic)
+	if word == ^uint64(0) {
+		return msg.ConfigWord{}, mmio.ErrGone
+	}
+	got := msg.UnpackConfig(word)
+	if got.Done != 0 {
+		return got, nil
+	}
+	if got.Magic == msg.ConfigMagic {
+		// Written by us before, or by a process that is gone, and not seen yet.
+		if err := c.bell.Ring(doorbell); err != nil {
+			return got, fmt.Errorf("ring doorbell %d: %w", doorbell, err)
+		}
+	}
+	got, err := c.awaitDone(ctx)
+	switch {
+	case !errors.Is(err, ErrTimeout):
+		return got, err
+	case got == (msg.ConfigWord{}):
+		return got, fmt.Errorf("%w (%w)", ErrNotReady, err)
+	default:
+		return got, fmt.Errorf("%w (%w)", ErrPending, err)
+	}
+}
+
+// awaitDone polls reconfig_done every millisecond for 3 s, with one look after
+// the deadline, and returns the word as last read.
+func (c *Channel) awaitDone(ctx context.Context) (msg.ConfigWord, error) {
+	start := c.clock.Now()
+	for {
+		waited := c.clock.Now() - start
+		word := c.window.Load64(msg.StateMagic)
+		if word == ^uint64(0) {
+			return msg.ConfigWord{}, mmio.ErrGone
+		}
+		got := msg.UnpackConfig(word)
+		if got.Done != 0 {
+			return got, nil
+		}
+		if waited >= configLimit {
+			c.timeouts.Add(1)
+			return got, &TimeoutError{What: "configuration", Waited: waited, Config: word}
+		}
+		if err := c.clock.Sleep(ctx, min(slowPoll, configLimit-waited)); err != nil {
+			return got, err
+		}
+	}
+}
+
+// declareRings fills the low ring and zeroes the high ones.
+func (c *Channel) declareRings() {
+	const low = msg.StateLowRing
+	c.window.Store64(low+msg.RingPosted, 0)
+	c.window.Store64(low+msg.RingDone, 0)
+	c.window.Store32(low+msg.RingOffset, 0)
+	c.window.Store32(low+msg.RingDescOffset, descOffset)
+	c.window.Store32(low+msg.RingDescCount, descCount)
+	// ring number 0, facility 0, doorbell index 0, not shared: one word of bytes.
+	c.window.Store32(low+msg.RingNum, doorbell<<(8*(msg.RingDoorbell-msg.RingNum)))
+	for off := uint32(msg.StateHiRing); off < msg.StateSize; off += 8 {
+		c.window.Store64(off, 0)
+	}
+}

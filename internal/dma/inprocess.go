@@ -3,8 +3,6 @@ package dma
 import (
 	"fmt"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // Mapper tells a device in this process which memory lies at which bus address.
@@ -42,7 +40,7 @@ func (p *InProcess) Alloc(name string, size, align int) (*Region, error) {
 		return nil, fmt.Errorf("dma: alloc %s: %d bytes aligned to %d", name, size, align)
 	}
 	pages := (size + pageSize - 1) &^ (pageSize - 1)
-	mem, err := unix.Mmap(-1, 0, pages, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
+	mem, err := mapPages(pages)
 	if err != nil {
 		return nil, fmt.Errorf("dma: alloc %s: map %d bytes: %w", name, pages, err)
 	}
@@ -51,7 +49,7 @@ func (p *InProcess) Alloc(name string, size, align int) (*Region, error) {
 	a := uint64(max(align, pageSize))
 	bus := (p.next + a - 1) &^ (a - 1)
 	if err := p.dev.MapDMA(bus, mem); err != nil {
-		_ = unix.Munmap(mem) // the error that matters is the device's
+		_ = unmapPages(mem) // the error that matters is the device's
 		return nil, fmt.Errorf("dma: alloc %s: %w", name, err)
 	}
 	p.next = bus + uint64(pages) + inProcessHole
@@ -72,7 +70,7 @@ func (p *InProcess) Free(r *Region) error {
 	if err := p.dev.UnmapDMA(uint64(r.bus), len(mem)); err != nil {
 		return fmt.Errorf("dma: free %s: %w", r.name, err)
 	}
-	if err := unix.Munmap(mem); err != nil {
+	if err := unmapPages(mem); err != nil {
 		return fmt.Errorf("dma: free %s: %w", r.name, err)
 	}
 	return nil

@@ -204,6 +204,10 @@ var (
 // driver is up.
 const ScratchMagic = 0xabcdabcd
 
+// ScratchQueuesUp is what the vendor's host driver leaves in SDPScratch: it hides
+// the barmap pointer until the coprocessor reboots. oxpd never writes it.
+const ScratchQueuesUp = 0x11223344
+
 // Bits of InControl.
 const (
 	InControlESR       = 1 << 1
@@ -248,6 +252,9 @@ const (
 	GetHostInfo        = 0x00000000beefdeed
 	HostInfoReceived   = 0xdeadde // the reply is this << 16 | clocks per microsecond
 	HandshakeCompleted = 0x00000000deeddeed
+
+	HostInfoShift = 16     // of HostInfoReceived in the reply
+	StartedPorts  = 0xffff // afterwards: bit 0 = PF port started, bit n = that of VF n, at most 15
 )
 
 // Fields of the handshake's info word (endpoint.md 4.2).
@@ -262,6 +269,14 @@ var (
 
 // AppModeNIC is the only application mode that the fast path uses.
 const AppModeNIC = 2
+
+// HostRings is the number of rings that the host promises in the handshake: the
+// fast path spreads flows over that many (endpoint.md 4.2, 6.3).
+const HostRings = 8
+
+// ClocksPerUS is the coprocessor's clock on this board in cycles per microsecond,
+// which the handshake reports and nothing publishes again (endpoint.md 4.1).
+const ClocksPerUS = 800
 
 // TimeTicks turns microseconds into the time unit of OutIntLevels, 1,024
 // coprocessor clocks, with the vendor's integer steps (endpoint.md 5.2).

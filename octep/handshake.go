@@ -1,0 +1,373 @@
+package octep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"oxpd/internal/mmio"
+	"oxpd/octep/csr"
+	"oxpd/rpc/msg"
+)
+
+// Results of Handshake.Run that callers branch on. Each but ErrHandshakeDone comes
+// as a *HandshakeError, which says what to do.
+var (
+	// ErrHandshakeDone says that this coprocessor boot has had its handshake. It is
+	// a success without a clock rate: csr.ClocksPerUS is the board's.
+	ErrHandshakeDone = errors.New("handshake is already done")
+	// ErrHandshakeInFlight says that somebody else has begun an exchange.
+	ErrHandshakeInFlight = errors.New("an exchange that another program began is in flight")
+	// ErrHandshakeForeign says that the register holds a word of no handshake.
+	ErrHandshakeForeign = errors.New("the register holds a word that is not of the handshake")
+	// ErrHandshakeSilent says that no offer was answered. Run may be called again.
+	ErrHandshakeSilent = errors.New("the coprocessor answered no offer")
+	// ErrHandshakeStuck says that the target stopped in the middle and was released.
+	ErrHandshakeStuck = errors.New("the coprocessor stopped in the middle of the exchange")
+	// ErrHandshakeSpoiled says that the target took a withdrawn offer for an answer.
+	ErrHandshakeSpoiled = errors.New("the coprocessor took the withdrawal for the host's answer")
+	// ErrHandshakeReset says that the coprocessor restarted in the middle.
+	ErrHandshakeReset = errors.New("the coprocessor restarted during the exchange")
+)
+
+// HandshakeError is a handshake that did not come about.
+type HandshakeError struct {
+	Err   error  // one of the sentinels
+	Value uint64 // the register when it was decided
+}
+
+func (e *HandshakeError) Error() string {
+	return fmt.Sprintf("octep: handshake: %v=%#016x: %v", csr.SLIScratch, e.Value, e.Err)
+}
+
+// Unwrap gives the sentinel to errors.Is.
+func (e *HandshakeError) Unwrap() error { return e.Err }
+
+// Hint is what an operator can do.
+func (e *HandshakeError) Hint() string {
+	switch e.Err {
+	case ErrHandshakeInFlight:
+		return "stop the other program; if there is none, its exchange is lost and a coprocessor core spins: reboot the coprocessor"
+	case ErrHandshakeForeign:
+		return "another driver uses the card; stop it and reboot the coprocessor"
+	case ErrHandshakeSilent:
+		return "try again; if an earlier handshake of this boot completed, wait for the fast path, else reboot the coprocessor"
+	case ErrHandshakeSpoiled:
+		return "reboot the coprocessor: it believes in a host without rings"
+	case ErrHandshakeReset:
+		return "wait for the coprocessor to boot and bring the card up from the start"
+	default:
+		return "reboot the coprocessor"
+	}
+}
+
+// HandshakeState is where the exchange stands, for status output.
+type HandshakeState uint32
+
+// States in order; doc.go has the diagram.
+const (
+	HandshakeIdle       HandshakeState = iota // nothing offered, or withdrawn
+	HandshakeOffering                         // HOST_LOADED written
+	HandshakeAnswering                        // info word written, the target spins
+	HandshakeCompleting                       // COMPLETED written, the target may go on
+	HandshakeDone
+)
+
+func (s HandshakeState) String() string {
+	return [...]string{"idle", "offering", "answering", "completing", "done"}[s]
+}
+
+// Times of the exchange (endpoint.md 4.4).
+const (
+	handshakePoll   = 20 * time.Millisecond // 50 Hz
+	offerDeadline   = 5 * time.Second       // an offer stands this long
+	offerInterval   = 6 * time.Second       // from offer to offer, 0 in between
+	answerDeadline  = 2 * time.Second       // for the reply, and for the final 0
+	withdrawLinger  = 100 * time.Millisecond
+	maxExchangePoll = 2 * int(2*answerDeadline/handshakePoll) // holds even when the clock stands still
+)
+
+// Handshake offers the host to the coprocessor, once per coprocessor boot, after
+// the rings have been programmed. One Run at a time.
+type Handshake struct {
+	e     *Endpoint
+	done  func() bool
+	info  uint64
+	run   sync.Mutex
+	state atomic.Uint32
+}
+
+// InfoWord is the host's promise: no virtual functions, csr.HostRings rings from
+// ring 0, NIC mode (endpoint.md 4.2).
+func InfoWord() uint64 {
+	w := csr.InfoRPPF.Put(0, csr.HostRings)
+	return csr.InfoAppMode.Put(w, csr.AppModeNIC)
+}
+
+// NewHandshake prepares the exchange. done is the second witness: it tells whether
+// the coprocessor's fast path shows signs of life, which it does only after a
+// handshake. nil means FastPathUp.
+func (e *Endpoint) NewHandshake(done func() bool) *Handshake {
+	if done == nil {
+		done = e.FastPathUp
+	}
+	return &Handshake{e: e, done: done, info: InfoWord()}
+}
+
+// FastPathUp tells whether the rpc or the NetAgent window is alive. Both appear
+// only after a handshake (endpoint.md 3.2), some minutes later.
+func (e *Endpoint) FastPathUp() bool {
+	if f, err := e.Facility(csr.FacRPC); err == nil && f.Size() >= msg.StateSize {
+		w := f.Load64(msg.StateMagic)
+		if w == msg.ConfigIdle || msg.UnpackConfig(w).Magic == msg.ConfigMagic {
+			return true
+		}
+	}
+	f, err := e.Facility(csr.FacNWA)
+	return err == nil && f.Size() >= msg.NWAHeadBytes && f.Load32(msg.NWACookie) == msg.NWAMagic
+}
+
+// State tells where the exchange stands. Safe at any time.
+func (h *Handshake) State() HandshakeState { return HandshakeState(h.state.Load()) }
+
+func (h *Handshake) enter(s HandshakeState) { h.state.Store(uint32(s)) }
+
+// Run offers until the target answers, finishes the exchange, and returns the
+// coprocessor's clock in cycles per microsecond.
+//
+// When ctx ends, an offer is withdrawn; but once the target has answered, Run
+// ignores ctx and finishes (at most 4 s more), and then reports success. So a
+// caller that shuts down cancels ctx and waits for Run: when Run has returned, no
+// coprocessor core waits for this host.
+//
+// Errors: ErrHandshakeDone, *HandshakeError, mmio.ErrGone, the context's error.
+func (h *Handshake) Run(ctx context.Context) (clocksPerUS uint64, err error) {
+	h.run.Lock()
+	defer h.run.Unlock()
+	defer func() {
+		if h.State() == HandshakeOffering { // the clock failed or somebody panicked
+			h.store(0)
+		}
+		if h.State() != HandshakeDone {
+			h.enter(HandshakeIdle)
+		}
+	}()
+	clocksPerUS, err = h.offerLoop(ctx)
+	if err == nil || errors.Is(err, ErrHandshakeDone) {
+		h.enter(HandshakeDone)
+		h.e.cfg.Logger.Info("handshake done", "dev", h.e.dev.Name(), "clocks_per_us", clocksPerUS, "earlier", err != nil)
+	}
+	return clocksPerUS, err
+}
+
+// word sorts what the register can hold.
+type word uint8
+
+const (
+	wordIdle word = iota
+	wordOffer
+	wordAsk
+	wordInfo
+	wordReply
+	wordCompleted
+	wordStarted // bitmap of started ports: the handshake is history
+	wordForeign
+)
+
+func (h *Handshake) sort(v uint64) word {
+	switch {
+	case v == 0:
+		return wordIdle
+	case v == csr.HostLoaded:
+		return wordOffer
+	case v == csr.GetHostInfo:
+		return wordAsk
+	case v == h.info:
+		return wordInfo
+	case v>>csr.HostInfoShift == csr.HostInfoReceived:
+		return wordReply
+	case v == csr.HandshakeCompleted:
+		return wordCompleted
+	case v <= csr.StartedPorts:
+		return wordStarted
+	default:
+		return wordForeign
+	}
+}
+
+func (h *Handshake) load() (uint64, word, error) {
+	v, err := h.e.load(csr.SLIScratch)
+	return v, h.sort(v), err
+}
+
+func (h *Handshake) store(v uint64) { mmio.Store64(h.e.dev.BAR0(), csr.SLIScratch, v) }
+
+// offerLoop is the part before the target has answered. Each turn looks at the
+// register first, then at the clock and the context, so the last look comes after
+// the last wait.
+func (h *Handshake) offerLoop(ctx context.Context) (uint64, error) {
+	var (
+		clk       = h.e.cfg.Clock
+		offers    = 0
+		next      = clk.Now()                  // of the next offer
+		until     time.Duration                // of the standing offer
+		withdrawn = clk.Now() - withdrawLinger // of the last one
+		first     = true
+	)
+	h.enter(HandshakeIdle)
+	for ; ; first = false {
+		v, w, err := h.load()
+		standing := h.State() == HandshakeOffering
+		if standing && w != wordOffer {
+			h.enter(HandshakeIdle) // the register is not ours to withdraw from any more
+		}
+		if err != nil {
+			return 0, err
+		}
+		now := clk.Now()
+		switch {
+		case w == wordStarted:
+			return 0, ErrHandshakeDone
+		case w == wordForeign:
+			return 0, &HandshakeError{Err: ErrHandshakeForeign, Value: v}
+		case first && w == wordCompleted:
+			if _, err := h.exchange(ctx, true); err != nil {
+				return 0, err
+			}
+			return 0, ErrHandshakeDone
+		case first && (w == wordIdle || w == wordOffer) && h.done():
+			return 0, ErrHandshakeDone
+		case first && w == wordOffer: // left behind by an earlier process of ours
+			offers, until, next = 1, now+offerDeadline, now+offerInterval
+			h.enter(HandshakeOffering)
+		case first && w != wordIdle:
+			return 0, &HandshakeError{Err: ErrHandshakeInFlight, Value: v}
+		case w == wordAsk:
+			return h.exchange(ctx, false)
+		case w == wordReply:
+			return 0, h.spoiled(ctx, v)
+		case w == wordOffer && standing, w == wordIdle && !standing:
+		case w == wordIdle: // taken away: the coprocessor has restarted
+		default:
+			return 0, &HandshakeError{Err: ErrHandshakeInFlight, Value: v}
+		}
+
+		switch {
+		case h.State() == HandshakeOffering && (now >= until || ctx.Err() != nil):
+			h.store(0)
+			withdrawn = now
+			h.enter(HandshakeIdle)
+		case h.State() == HandshakeOffering, now-withdrawn < withdrawLinger:
+		case ctx.Err() != nil:
+			return 0, fmt.Errorf("octep: handshake: %w", ctx.Err())
+		case now < next:
+		case offers == h.e.cfg.Offers:
+			return 0, &HandshakeError{Err: ErrHandshakeSilent, Value: v}
+		case offers > 0 && h.done():
+			return 0, ErrHandshakeDone
+		default:
+			offers++
+			until, next = now+offerDeadline, now+offerInterval
+			h.e.progress(StageHandshake, fmt.Sprintf("the coprocessor's answer to offer %d of %d", offers, h.e.cfg.Offers))
+			h.store(csr.HostLoaded)
+			h.enter(HandshakeOffering)
+		}
+		// Not ctx: a withdrawal is watched for a moment even when ctx has ended.
+		if err := clk.Sleep(context.WithoutCancel(ctx), handshakePoll); err != nil {
+			return 0, fmt.Errorf("octep: handshake: %w", err)
+		}
+	}
+}
+
+// spoiled handles the race that withdrawing cannot exclude: the target asked just
+// before the 0 arrived and took it for an info word. It is released.
+func (h *Handshake) spoiled(ctx context.Context, v uint64) error {
+	if _, err := h.exchange(ctx, false); err != nil {
+		return err
+	}
+	return &HandshakeError{Err: ErrHandshakeSpoiled, Value: v}
+}
+
+// exchange is the part between GET_HOST_INFO and the final 0, in which the target
+// spins. It ignores the end of ctx, calls nobody back, and whatever happens leaves
+// COMPLETED in the register: that releases either spin, and 0 does not.
+// completed says that COMPLETED has been written by an earlier process.
+func (h *Handshake) exchange(ctx context.Context, completed bool) (clocksPerUS uint64, err error) {
+	ctx = context.WithoutCancel(ctx)
+	clk := h.e.cfg.Clock
+	deadline := clk.Now() + answerDeadline
+	stuck := false
+	safe := false
+	defer func() {
+		if !safe {
+			h.release()
+		}
+	}()
+	h.enter(HandshakeAnswering)
+	for polls := 0; ; polls++ {
+		v, w, err := h.load()
+		if err != nil {
+			safe = true // nothing is there to be released
+			return 0, err
+		}
+		late := clk.Now() >= deadline || polls >= maxExchangePoll
+		switch w {
+		case wordAsk:
+			h.store(h.info)
+		case wordReply:
+			if !completed {
+				clocksPerUS = v & (1<<csr.HostInfoShift - 1)
+			}
+			h.complete()
+			if !completed {
+				completed, deadline = true, clk.Now()+answerDeadline
+			}
+		case wordIdle, wordStarted:
+			safe = true
+			switch {
+			case stuck:
+				return 0, &HandshakeError{Err: ErrHandshakeStuck, Value: v}
+			case !completed:
+				return 0, &HandshakeError{Err: ErrHandshakeReset, Value: v}
+			}
+			return h.clocks(clocksPerUS), nil
+		}
+		if late {
+			if completed {
+				return 0, &HandshakeError{Err: ErrHandshakeStuck, Value: v}
+			}
+			// Released too early, a slow target takes COMPLETED for the info word
+			// and waits once more: its reply is completed above.
+			h.complete()
+			completed, stuck, deadline, polls = true, true, clk.Now()+answerDeadline, 0
+		}
+		if err := clk.Sleep(ctx, handshakePoll); err != nil {
+			return 0, fmt.Errorf("octep: handshake: %w", err)
+		}
+	}
+}
+
+func (h *Handshake) complete() {
+	h.store(csr.HandshakeCompleted)
+	h.enter(HandshakeCompleting)
+}
+
+// release lets a target that may be spinning go on, with one last look: a target
+// that has reached 0 or the bitmap owns the register.
+func (h *Handshake) release() {
+	if _, w, err := h.load(); err == nil && w != wordIdle && w != wordStarted && w != wordCompleted {
+		h.store(csr.HandshakeCompleted)
+	}
+}
+
+// clocks checks the rate that the target reported before anybody divides by it.
+func (h *Handshake) clocks(reported uint64) uint64 {
+	if reported != 0 {
+		return reported
+	}
+	h.e.cfg.Logger.Warn("coprocessor reported no clock rate, using the board's", "dev", h.e.dev.Name(), "clocks_per_us", csr.ClocksPerUS)
+	return csr.ClocksPerUS
+}

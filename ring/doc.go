@@ -20,10 +20,10 @@
 // waits two ticks before it moves the read index: memory may lag the count, and
 // the count may lag memory.
 //
-//	          count > 0, entry empty or short        2 ms
-//	 normal ------------------------------> gap ------------> resync, or one step
-//	    |     count = 0, entry holds packet            2 ms
-//	    +---------------------------------> uncounted ------> taken, not acknowledged
+//	         count > 0, entry empty or short        2 ms
+//	normal ------------------------------> gap ------------> resync, or one step
+//	   |     count = 0, entry holds packet            2 ms
+//	   +---------------------------------> uncounted ------> taken, not acknowledged
 //
 // A packet is not a buffer: counts are packets, credit is buffers, and both
 // advance by what the length word means.

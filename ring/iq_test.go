@@ -69,9 +69,11 @@ func TestShortFrameIsPaddedWithZeros(t *testing.T) {
 func TestOneDoorbellForABurst(t *testing.T) {
 	h := newHand(t)
 	assert.Equal(t, 32, h.post(32))
-	assert.Equal(t, []string{"IN_INSTR_DBELL"}, h.regs.log)
+	assert.Equal(t, 7, h.post(7))
+	assert.Equal(t, []string{"IN_INSTR_DBELL", "IN_INSTR_DBELL"}, h.regs.log)
+	assert.Equal(t, []uint64{32, 7}, h.regs.bells)
 	h.rings.iq.Flush()
-	assert.Len(t, h.regs.log, 1, "nothing new, no doorbell")
+	assert.Len(t, h.regs.log, 2, "nothing new, no doorbell")
 }
 
 func TestFullRingKeepsOneSlotFreeAndDropsNothing(t *testing.T) {

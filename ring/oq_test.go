@@ -32,6 +32,7 @@ type handRegs struct {
 	outCnts, status uint64
 	credit          int32
 	inCnts          uint64
+	bells           []uint64 // instructions announced
 	gone            bool
 	other           map[uint32]uint64
 	log             []string
@@ -88,6 +89,9 @@ func (r *handRegs) Store64(off uint32, v uint64) {
 	case csr.InCnts.Queue(0):
 		r.inCnts = uint64(uint32(r.inCnts - v))
 	case csr.InInstrDBell.Queue(0):
+		if v != csr.DBellDrain {
+			r.bells = append(r.bells, v)
+		}
 	default:
 		r.other[off] = v
 	}
@@ -537,8 +541,11 @@ func TestCreditIsCarriedUntilThereIsRoom(t *testing.T) {
 	s := h.rings.Stats()
 	assert.Equal(t, uint64(300), s.Carry)
 	assert.Positive(t, s.Capped)
+	h.rings.SetCeiling(0, 100)
+	h.regs.credit = -14 // the register is signed, and counts as 0
+	assert.Zero(t, h.visit())
+	assert.Equal(t, int32(86), h.regs.credit)
 	h.rings.SetCeiling(0, 5000) // never above the grant
-	h.regs.credit = -14         // the register is signed
 	assert.Zero(t, h.visit())
 	assert.Equal(t, int32(286), h.regs.credit)
 	assert.Zero(t, h.rings.Stats().Carry)
@@ -711,5 +718,15 @@ func TestWatchdogCountsWhatNoMessageAnnounced(t *testing.T) {
 	require.NoError(t, err)
 	s = h.rings.Stats()
 	assert.Equal(t, []uint64{1, 1, 1}, []uint64{s.WdRuns, s.WdRescues, s.IntrTaken})
+
+	h.write(h.bytes(60)) // a queue that was promised a look is not rescued
+	_, _, err = w.Step(WakeBusy)
+	require.NoError(t, err)
+	h.regs.outCnts++
+	n, _, err := w.Step(WakeSweep)
+	require.NoError(t, err)
+	assert.Equal(t, 1, n)
+	s = h.rings.Stats()
+	assert.Equal(t, []uint64{2, 1}, []uint64{s.WdRuns, s.WdRescues})
 	h.check()
 }

@@ -79,7 +79,7 @@ func setCommand(d Device, bits uint32, on bool) error {
 		return fmt.Errorf("octep: read command register of %s back: %w", d.Name(), err)
 	}
 	if got&bits != want&bits {
-		return fmt.Errorf("octep: set command register of %s: wrote %#06x, reads %#06x", d.Name(), want, got)
+		return fmt.Errorf("octep: set command register of %s: wrote 0x%04x, reads 0x%04x", d.Name(), want, got)
 	}
 	return nil
 }

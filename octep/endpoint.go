@@ -141,7 +141,7 @@ type RingInfoError struct {
 }
 
 func (e *RingInfoError) Error() string {
-	return fmt.Sprintf("octep: %v=%#016x (SRN %d, TRS %d, RPVF %d, NVFS %d): %s",
+	return fmt.Sprintf("octep: %v=0x%016x (SRN %d, TRS %d, RPVF %d, NVFS %d): %s",
 		csr.RInfo, e.Value, e.Info.SRN, e.Info.TRS, e.Info.RPVF, e.Info.NVFS, e.Reason)
 }
 

@@ -40,7 +40,7 @@ type HandshakeError struct {
 }
 
 func (e *HandshakeError) Error() string {
-	return fmt.Sprintf("octep: handshake: %v=%#016x: %v", csr.SLIScratch, e.Value, e.Err)
+	return fmt.Sprintf("octep: handshake: %v=0x%016x: %v", csr.SLIScratch, e.Value, e.Err)
 }
 
 // Unwrap gives the sentinel to errors.Is.

@@ -168,7 +168,7 @@ func TestHandshakeStartValues(t *testing.T) {
 			var he *HandshakeError
 			if errors.As(err, &he) {
 				assert.NotEmpty(t, he.Hint())
-				assert.Contains(t, err.Error(), fmt.Sprintf("SLI_EPF_SCRATCH[0x28100]=%#016x", tt.value))
+				assert.Contains(t, err.Error(), fmt.Sprintf("SLI_EPF_SCRATCH[0x28100]=0x%016x", tt.value))
 			}
 		})
 	}

@@ -1,0 +1,301 @@
+package hwsim
+
+import (
+	"sync"
+	"time"
+
+	"oxpd/internal/board"
+	"oxpd/octep/csr"
+	"oxpd/ring/wire"
+)
+
+// Hz is the coprocessor's clock (endpoint.md 1). The model's time is cycles of it.
+const Hz = 800_000_000
+
+// cyclesOf turns a duration into cycles, rounded down.
+func cyclesOf(d time.Duration) uint64 {
+	if d <= 0 {
+		return 0
+	}
+	const perUS = Hz / 1_000_000
+	return uint64(d/time.Microsecond)*perUS + uint64(d%time.Microsecond)*perUS/1000
+}
+
+// durationOf turns cycles into a duration.
+func durationOf(cycles uint64) time.Duration {
+	return time.Duration(cycles/Hz)*time.Second + time.Duration(cycles%Hz*1_000_000_000/Hz)
+}
+
+// Latencies are the times of the endpoint and of the data path. A zero field
+// takes its default; a negative one is no time at all.
+type Latencies struct {
+	Load      time.Duration // a register read, stepped mode only. Default 700 ns, estimate
+	Store     time.Duration // a posted register write, stepped mode only. Default 100 ns, estimate
+	Fetch     time.Duration // fetch of one instruction. Default 250 ns, estimate; one ring accepted 1,053,385/s (endpoint.md 15)
+	Read      time.Duration // from an instruction's fetch to the read of its data. Default 2 us, estimate
+	ToWire    time.Duration // fast path, host to wire. Default 5 us, estimate
+	ToHost    time.Duration // fast path, wire to host. Default 10 us, estimate
+	FreeAhead time.Duration // free mode: how far events may run ahead of the wall clock. Default 2 ms
+}
+
+func (l *Latencies) defaults() {
+	set := func(d *time.Duration, def time.Duration) {
+		if *d == 0 {
+			*d = def
+		}
+		*d = max(*d, 0)
+	}
+	set(&l.Load, 700*time.Nanosecond)
+	set(&l.Store, 100*time.Nanosecond)
+	set(&l.Fetch, 250*time.Nanosecond)
+	set(&l.Read, 2*time.Microsecond)
+	set(&l.ToWire, 5*time.Microsecond)
+	set(&l.ToHost, 10*time.Microsecond)
+	set(&l.FreeAhead, 2*time.Millisecond)
+}
+
+// Rates are the bandwidths of the board in bit/s. A zero field takes its default.
+type Rates struct {
+	Cage        uint64 // PortF1, PortF2, each way, with 20 bytes of preamble and gap. Default 10 Gbit/s
+	SwitchTotal uint64 // all switch ports together, host to wire, frame and FCS. Default 1,018 Mbit/s (datapath.md 6.2, middle of 1,013 to 1,023)
+	SwitchPort  uint64 // one switch port, wire to host, with preamble and gap. Default 1 Gbit/s
+}
+
+func (r *Rates) defaults() {
+	set := func(v *uint64, def uint64) {
+		if *v == 0 {
+			*v = def
+		}
+	}
+	set(&r.Cage, 10_000_000_000)
+	set(&r.SwitchTotal, 1_018_000_000)
+	set(&r.SwitchPort, 1_000_000_000)
+}
+
+// Queues are the depths of the data path in frames. A zero field takes its
+// default. No depth is on record; the defaults are estimates.
+type Queues struct {
+	InFlight     int // instructions fetched and not finished. Default 64
+	EgressCage   int // frames waiting for a 10G cage. Default 512
+	EgressSwitch int // frames waiting for the switch, each tag. Default 128
+	Wire         int // frames waiting on a wire to arrive. Default 16,384
+}
+
+func (q *Queues) defaults() {
+	set := func(v *int, def int) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	set(&q.InFlight, 64)
+	set(&q.EgressCage, 512)
+	set(&q.EgressSwitch, 128)
+	set(&q.Wire, 16384)
+}
+
+// Options describe a card. The zero value is a card as delivered, with the
+// measured boot times.
+type Options struct {
+	Seed        int64    // of everything that varies; same seed, same trace in stepped mode
+	Timeline    Timeline // zero: Real()
+	Watermark   int      // SDP_OUT_WMARK; 0: 0x400 as on this appliance. The stock firmware has 0x100
+	SwitchFrame int      // frame cap of the switch's front ports, FCS included; 0: 2,048 as found. The jumbo setting is 10,240
+	MACBase     [6]byte  // first of the block of port addresses, Port1's; zero: 02:c8:52:00:00:02
+	Choices     Choices
+	TargetOptions
+	Latencies Latencies
+	Rates     Rates
+	Queues    Queues
+}
+
+// Frame caps in bytes, FCS included (datapath.md 5.3).
+const (
+	SwitchFrameFound = 2048
+	SwitchFrameJumbo = 10240
+)
+
+// mode says what moves the card's time.
+type mode uint8
+
+const (
+	stepped mode = iota // Advance and Clock().Sleep
+	free                // the wall clock, after Start
+)
+
+// Card is one coprocessor with the board behind it. All methods are safe for
+// concurrent use; in stepped mode one goroutine should do everything, or the
+// trace is not reproducible.
+type Card struct {
+	o Options
+
+	mu      sync.Mutex
+	mode    mode
+	closed  bool
+	now     uint64 // cycles since New
+	horizon uint64 // events up to here are due: now in stepped mode, ahead of it in free mode
+	agenda  agenda
+	faults  Faults
+	killed  bool
+
+	cfg  configSpace
+	msix msixTable
+	dma  dmaTable
+
+	// BAR0
+	sdpScratch uint64
+	sliScratch uint64
+	rinfo      uint64
+	plain      map[uint32]uint64 // registers without a behaviour of their own, by offset
+	rings      [csr.Rings]ring
+	latched    bool // the host port was opened: ring addresses do not change any more
+
+	// BAR2
+	win       []byte // entry 8: the facility windows
+	winMapped bool   // false: they read all-ones. Owned by the target
+
+	target *target
+	lifs   *lifTable
+	ports  [board.Ports]portState
+	counters
+
+	datapath
+	wires [board.Ports]*Wire
+	pool  framePool
+
+	acc          accounts
+	reports      []Report
+	reportCounts map[string]uint64
+	doorbells    map[uint32]uint64
+
+	out outbox
+	runner
+}
+
+// New makes a card that comes out of reset at cycle 0, in stepped mode. Bus
+// mastering and memory decoding are off, as firmware leaves a device without a
+// driver.
+func New(o Options) *Card {
+	if o.Timeline == (Timeline{}) {
+		o.Timeline = Real()
+	}
+	if o.Watermark == 0 {
+		o.Watermark = wire.Watermark
+	}
+	if o.SwitchFrame == 0 {
+		o.SwitchFrame = SwitchFrameFound
+	}
+	if o.MACBase == ([6]byte{}) {
+		o.MACBase = [6]byte{0x02, 0xc8, 0x52, 0, 0, 0x02}
+	}
+	o.Latencies.defaults()
+	o.Rates.defaults()
+	o.Queues.defaults()
+	c := &Card{
+		o:            o,
+		win:          make([]byte, csr.BAR2FacEnd-csr.BAR2Facilities),
+		reportCounts: map[string]uint64{},
+		doorbells:    map[uint32]uint64{},
+	}
+	c.lifs = newLIFTable(o.Choices.StrictVLAN)
+	c.target = newTarget(c)
+	c.cfg.powerOn()
+	c.initRunner()
+	c.initDatapath()
+	for i := range c.wires {
+		c.wires[i] = newWire(c, board.ByIndex(i))
+	}
+	c.mu.Lock()
+	c.powerOn()
+	c.mu.Unlock()
+	return c
+}
+
+// powerOn brings the registers to their reset values and starts the
+// coprocessor's software. Held: c.mu.
+func (c *Card) powerOn() {
+	c.resetRegisters()
+	c.resetDatapath()
+	c.counters = counters{}
+	c.winMapped = false
+	c.latched = false
+	clear(c.win)
+	c.target.start()
+}
+
+// Reboot resets the coprocessor: registers, configuration space and software
+// start anew. Frames in flight are lost, a card that was killed is back, and
+// what CheckConservation adds up starts at 0. Memory stays registered.
+func (c *Card) Reboot() {
+	c.mu.Lock()
+	c.target.stop()
+	c.killed = false
+	c.cfg.powerOn()
+	c.powerOn()
+	c.mu.Unlock()
+	c.settle()
+}
+
+// Kill takes the card off the bus: everything reads all-ones and nothing moves
+// any more until Reboot.
+func (c *Card) Kill() {
+	c.mu.Lock()
+	c.killed = true
+	c.target.stop()
+	c.mu.Unlock()
+	c.settle()
+}
+
+// functionReset is a function level reset (choice 17). Held: c.mu.
+func (c *Card) functionReset() {
+	c.cfg.functionReset()
+	c.target.stop()
+	if c.o.Choices.FLRKeepsRings {
+		c.fpDead = true
+		return
+	}
+	c.powerOn()
+}
+
+// gone tells whether the card is off the bus. Held: c.mu.
+func (c *Card) gone() bool { return c.killed || c.faults.Gone }
+
+// Provision is functional: it brings the data path to the state that a
+// completed bring-up leaves (fast path running, every port raised, its LIF at
+// MTU 1,500 in L3 mode, its tag bound, links up), without control traffic.
+// Program the rings first: their addresses are latched here.
+func (c *Card) Provision() {
+	c.mu.Lock()
+	c.target.provision()
+	c.mu.Unlock()
+	c.settle()
+}
+
+// Accesses, doorbells.
+
+// Doorbells returns how often each SPI number was written. Functional.
+func (c *Card) Doorbells() map[uint32]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := make(map[uint32]uint64, len(c.doorbells))
+	for k, v := range c.doorbells {
+		m[k] = v
+	}
+	return m
+}
+
+// SetWatermark changes SDP_OUT_WMARK, which only the coprocessor can reach. Functional.
+func (c *Card) SetWatermark(n int) {
+	c.mu.Lock()
+	c.o.Watermark = n
+	c.kickRings()
+	c.mu.Unlock()
+	c.settle()
+}
+
+// SetSwitchFrame changes the frame cap of the switch's front ports, FCS
+// included. Functional.
+func (c *Card) SetSwitchFrame(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.o.SwitchFrame = n
+}

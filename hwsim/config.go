@@ -1,0 +1,179 @@
+package hwsim
+
+import (
+	"encoding/binary"
+
+	"oxpd/internal/board"
+	"oxpd/octep/csr"
+)
+
+// Configuration space (endpoint.md 1). Places that no record gives (MSI-X,
+// extended capabilities) are this model's choice: software walks the list.
+const (
+	cfgVendor  = 0x00
+	cfgDevice  = 0x02
+	cfgCommand = 0x04
+	cfgStatus  = 0x06
+	cfgRev     = 0x08 // revision, then class
+	cfgBAR0    = 0x10
+	cfgSubsys  = 0x2c
+	cfgCapPtr  = 0x34
+	cfgPCIe    = 0x70 // on record
+	cfgDevCap  = cfgPCIe + 0x04
+	cfgDevCtl  = cfgPCIe + 0x08
+	cfgLinkCap = cfgPCIe + 0x0c
+	cfgLinkCtl = cfgPCIe + 0x10
+	cfgMSIX    = 0xb0
+	cfgExt     = 0x100 // VSEC 0x0002, VSEC 0x0001, SR-IOV
+	cfgVSEC1   = 0x200
+	cfgSRIOV   = 0x240
+	cfgFilter  = 0x720 // filter mask register
+
+	cfgSize = 4096
+
+	cmdMemory    = 1 << 1
+	cmdBusMaster = 1 << 2
+	cmdWritable  = 0x0547 &^ 1 // memory, master, parity, SERR, INTx disable
+
+	devCtlFLR       = 1 << 15
+	devCapFLR       = 1 << 28
+	msixEnable      = 1 << 15
+	msixMaskAll     = 1 << 14
+	bar4Size        = 1 << 20
+	barType64       = 0x4
+	capPCIe         = 0x10
+	capMSIX         = 0x11
+	extVSEC         = 0x000b
+	extSRIOV        = 0x0010
+	sriovCtlEnable  = 1 << 0
+	classRevision   = 0x0b800001
+	sriovTotalVFs   = 64
+	pcieEndpointV2  = 0x0002
+	linkX8Gen3      = 8<<4 | 3
+	statusCapList   = 1 << 4
+	cfgSubsysVendor = board.Vendor
+)
+
+// configSpace is the 4 KiB of configuration space with its write masks.
+type configSpace struct {
+	b    [cfgSize]byte
+	mask [cfgSize]byte // writable bits
+}
+
+func (s *configSpace) put(off int, v, writable uint64, width int) {
+	for i := 0; i < width; i++ {
+		s.b[off+i], s.mask[off+i] = byte(v>>(8*i)), byte(writable>>(8*i))
+	}
+}
+
+// powerOn fills in the values after a power-on reset, with the BAR addresses
+// that the appliance's firmware gave (endpoint.md 1).
+func (s *configSpace) powerOn() {
+	*s = configSpace{}
+	s.put(cfgVendor, board.Vendor, 0, 2)
+	s.put(cfgDevice, board.DevicePF, 0, 2)
+	s.put(cfgCommand, 0, cmdWritable, 2)
+	s.put(cfgStatus, statusCapList, 0, 2)
+	s.put(cfgRev, classRevision, 0, 4)
+	s.put(0x0c, 0, 0xff, 1) // cache line size
+	bar := func(n int, addr, size uint64) { s.put(cfgBAR0+4*n, addr|barType64, ^(size - 1), 8) }
+	bar(0, 0xf0000000, csr.BAR0Size)
+	bar(2, 0xec000000, csr.BAR2Size)
+	bar(4, 0xf4800000, bar4Size)
+	s.put(cfgSubsys, cfgSubsysVendor|board.DevicePF<<16, 0, 4)
+	s.put(cfgCapPtr, cfgPCIe, 0, 1)
+	s.put(0x3c, 0, 0xff, 1) // interrupt line
+
+	s.put(cfgPCIe, capPCIe|cfgMSIX<<8|pcieEndpointV2<<16, 0, 4)
+	s.put(cfgDevCap, devCapFLR, 0, 4)
+	s.put(cfgDevCtl, 0x2810, 0x7fff, 2)
+	s.put(cfgLinkCap, linkX8Gen3, 0, 4)
+	s.put(cfgLinkCtl, 0, 0x0fff, 2)
+	s.put(cfgLinkCtl+2, linkX8Gen3, 0, 2) // link status
+
+	s.put(cfgMSIX, capMSIX|(csr.MSIXVectors-1)<<16, (msixEnable|msixMaskAll)<<16, 4)
+	s.put(cfgMSIX+4, csr.MSIXTable, 0, 4) // BAR0
+	s.put(cfgMSIX+8, csr.MSIXPBA, 0, 4)
+
+	s.put(cfgExt, extVSEC|1<<16|cfgVSEC1<<20, 0, 4)
+	s.put(cfgExt+4, 0x0002|4<<16|256<<20, 0, 4)
+	s.put(cfgVSEC1, extVSEC|1<<16|cfgSRIOV<<20, 0, 4)
+	s.put(cfgVSEC1+4, 0x0001|1<<16|56<<20, 0, 4)
+	s.put(cfgSRIOV, extSRIOV|1<<16, 0, 4)
+	s.put(cfgSRIOV+0x08, 0, 0, 2) // control: VFs are not modelled
+	s.put(cfgSRIOV+0x0c, sriovTotalVFs|sriovTotalVFs<<16, 0, 4)
+	s.put(cfgSRIOV+0x10, 0, 0xffff, 2) // NumVFs
+	s.put(cfgSRIOV+0x1a, board.DeviceVF, 0, 2)
+	s.put(cfgSRIOV+0x1c, 0x553, 0, 4) // supported page sizes
+	s.put(cfgSRIOV+0x20, 1, 0xffffffff, 4)
+
+	s.put(cfgFilter, 0, 0xffffffff, 4)
+}
+
+// functionReset keeps what PCIe says survives: BAR addresses.
+func (s *configSpace) functionReset() {
+	var bars [24]byte
+	copy(bars[:], s.b[cfgBAR0:])
+	s.powerOn()
+	copy(s.b[cfgBAR0:], bars[:])
+}
+
+func (s *configSpace) busMaster() bool { return s.b[cfgCommand]&cmdBusMaster != 0 }
+func (s *configSpace) memory() bool    { return s.b[cfgCommand]&cmdMemory != 0 }
+func (s *configSpace) msixOn() bool {
+	ctl := binary.LittleEndian.Uint16(s.b[cfgMSIX+2:])
+	return ctl&msixEnable != 0 && ctl&msixMaskAll == 0
+}
+
+// ConfigRead reads 1, 2 or 4 bytes of configuration space, aligned. A card that
+// is gone, and an access of another shape (reported), read all-ones.
+func (c *Card) ConfigRead(off, width int) uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.configOK("read", off, width) {
+		return ^uint32(0)
+	}
+	var v uint32
+	for i := width - 1; i >= 0; i-- {
+		v = v<<8 | uint32(c.cfg.b[off+i])
+	}
+	return v
+}
+
+// ConfigWrite writes 1, 2 or 4 bytes; bits that are not writable keep their value.
+func (c *Card) ConfigWrite(off, width int, v uint32) {
+	c.mu.Lock()
+	if c.configOK("write", off, width) {
+		flr := false
+		for i := 0; i < width; i++ {
+			b, m := byte(v>>(8*i)), c.cfg.mask[off+i]
+			c.cfg.b[off+i] = c.cfg.b[off+i]&^m | b&m
+			switch off + i {
+			case cfgDevCtl + 1:
+				flr = b&(devCtlFLR>>8) != 0
+			case cfgSRIOV + 0x08:
+				if b&sriovCtlEnable != 0 {
+					c.report(ReportSRIOV, "VF enable written; virtual functions are not modelled")
+				}
+			}
+		}
+		if flr {
+			c.functionReset()
+		}
+		c.msixPending()
+		c.kickAll()
+	}
+	c.mu.Unlock()
+	c.settle()
+}
+
+func (c *Card) configOK(what string, off, width int) bool {
+	if c.gone() {
+		return false
+	}
+	if width != 1 && width != 2 && width != 4 || off < 0 || off%width != 0 || off+width > cfgSize {
+		c.report(ReportBadWidth, "config %s of %d bytes at %#x", what, width, off)
+		return false
+	}
+	return true
+}

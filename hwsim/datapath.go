@@ -1,0 +1,287 @@
+package hwsim
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"sync/atomic"
+
+	"oxpd/internal/board"
+	"oxpd/internal/frame"
+	"oxpd/octep/csr"
+	"oxpd/ring/wire"
+	"oxpd/rpc/msg"
+)
+
+// datapath is what moves frames: the instructions in flight, the egress servers
+// and the model's own books.
+type datapath struct {
+	lat    cycleLatencies
+	fly    fifo[fetched]
+	flyDue uint64 // no instruction's data is read before that of an earlier one
+	readEv *event
+
+	cages  [2]server // PortF1, PortF2
+	uplink server    // the ten switch ports
+
+	fpDead  bool   // the fast path crashed (F12) or fell silent; a reboot brings it back
+	epoch   uint64 // counts power-ons; what a fault put off dies with its epoch
+	entries []uint64
+	order   atomic.Uint32
+	crc     *crc32.Table
+	tally   tally
+}
+
+// cycleLatencies are Latencies in cycles.
+type cycleLatencies struct {
+	fetch, read, toWire, toHost, ahead uint64
+}
+
+// freeBatch bounds what one event does at a time in free mode.
+const freeBatch = 32
+
+func (c *Card) initDatapath() {
+	l := &c.o.Latencies
+	c.lat = cycleLatencies{cyclesOf(l.Fetch), cyclesOf(l.Read), cyclesOf(l.ToWire), cyclesOf(l.ToHost), cyclesOf(l.FreeAhead)}
+	c.crc = crc32.MakeTable(crc32.Castagnoli)
+	c.acc.init()
+	c.readEv = newEvent(c.readData)
+	for q := range c.rings {
+		r := &c.rings[q]
+		r.in.ev = newEvent(func() { c.fetch(r) })
+		r.out.timer = newEvent(func() { c.timerExpired(r) })
+	}
+	for i := range c.cages {
+		c.cages[i].init(c, 1, c.o.Queues.EgressCage, c.o.Rates.Cage, fcsBytes+gapBytes)
+	}
+	queues := switchPorts
+	if c.o.Choices.SharedEgress {
+		queues = 1
+	}
+	c.uplink.init(c, queues, c.o.Queues.EgressSwitch, c.o.Rates.SwitchTotal, fcsBytes)
+}
+
+// resetDatapath drops everything in flight and opens new books. Held: c.mu.
+func (c *Card) resetDatapath() {
+	c.epoch++
+	c.fpDead = false
+	c.fly.reset()
+	c.flyDue = 0
+	c.agenda.disarm(c.readEv)
+	for q := range c.rings {
+		r := &c.rings[q]
+		c.agenda.disarm(r.in.ev)
+		c.agenda.disarm(r.out.timer)
+	}
+	for i := range c.cages {
+		c.cages[i].reset()
+	}
+	c.uplink.reset()
+	for _, w := range c.wires {
+		if w != nil {
+			w.reset()
+		}
+	}
+	c.tally = tally{}
+}
+
+// fastPathAlive tells whether the packet program takes frames.
+func (c *Card) fastPathAlive() bool {
+	return c.target.fastPathUp && !c.fpDead && !c.faults.FastPathDead
+}
+
+// fromHost is the fast path's look at a frame of the host (datapath.md 5.2). It
+// takes the packet: what is read from dptr, private header in front.
+func (c *Card) fromHost(f *fetched, p *packet) {
+	t := &c.tally
+	if !c.fastPathAlive() {
+		t.deadIn++
+		c.pool.put(p)
+		return
+	}
+	drop := func(cause *uint64, counters ...int) {
+		*cause++
+		for _, i := range counters {
+			c.cnt[i]++
+		}
+		c.pool.put(p)
+	}
+	ih3 := binary.LittleEndian.Uint64(f.words[wire.InstrIH3:])
+	pki := binary.LittleEndian.Uint64(f.words[wire.InstrPKI:])
+	irh := binary.BigEndian.Uint64(f.words[wire.InstrIRH:])
+	if len(p.b) < wire.PrivSize+frame.HeaderSize {
+		c.report(ReportInstruction, "ring %d: %d bytes at dptr hold no frame", f.ring, len(p.b))
+		c.cnt[msg.CntRXKN]++
+		drop(&t.prepErr, msg.CntFromKNDropPrepErr)
+		return
+	}
+	tag := board.Tag(binary.BigEndian.Uint16(p.b[wire.PrivTag:]))
+	meta := p.b[wire.PrivMeta:wire.PrivSize]
+	p.off = wire.PrivSize
+	body := p.frame()
+
+	if tag == tagVanish1 || tag == tagVanish2 { // choice 12
+		c.report(ReportUnknownTag, "ring %d: tag %v vanishes", f.ring, tag)
+		if c.o.Choices.CountVanished {
+			c.cnt[msg.CntRXKN]++
+		}
+		drop(&t.vanished)
+		return
+	}
+	c.cnt[msg.CntRXKN]++
+	if f.ring != 0 {
+		// F11: only ring 0 is the host's; others are taken for the wire.
+		c.report(ReportInstruction, "ring %d transmits; only ring 0 does", f.ring)
+		drop(&t.prepErr, msg.CntDropIGErr)
+		return
+	}
+	if pkind, fsz, sl := ih3>>wire.IH3PKindShift&0x3f, ih3>>wire.IH3FszShift&0x3f, pki>>wire.PKISlShift&0xff; pkind != wire.PKind || fsz != wire.FrontSize || sl != wire.SL {
+		c.report(ReportInstruction, "pkind %d, fsz %d, sl %d", pkind, fsz, sl)
+		drop(&t.prepErr, msg.CntFromKNDropPrepErr)
+		return
+	}
+	if tag == board.TagControl {
+		h := binary.BigEndian.Uint16(body[12:])
+		if h == wire.ControlEtherType && len(body) > frame.HeaderSize+3 && body[frame.HeaderSize+3] == wire.ControlVersion {
+			drop(&t.control, msg.CntFromKNProcCmsg)
+		} else {
+			drop(&t.control, msg.CntFromKNDropCmsg)
+		}
+		return
+	}
+	if irh>>wire.IRHRlenssShift&wire.IRHRlenssMask == 0 && !isIP(body) {
+		// F12: the checksum step crashes, and with it the fast path.
+		c.report(ReportRlenssZ, "tag %v, frame of %d bytes", tag, len(body))
+		c.fpDead = true
+		c.target.killFastPath()
+		drop(&t.deadIn)
+		return
+	}
+	if meta[wire.MetaEncr] != 0 {
+		// F13: to encryption; no association exists in this model.
+		c.report(ReportMetadata, "byte 1 is %#x, association %#x", meta[wire.MetaEncr], binary.LittleEndian.Uint32(meta[wire.MetaSA:]))
+		drop(&t.encrypt, msg.CntFromKNToIPsecEncr, msg.CntCryptoDropSAUnavailable, msg.CntTXDrop)
+		return
+	}
+	c.cnt[msg.CntFromKNToWire]++
+	port, known := board.ByTag(tag)
+	if op := irh >> wire.IRHOpcodeShift; !known || op != wire.Opcode {
+		if !known {
+			c.report(ReportUnknownTag, "ring %d: tag %v", f.ring, tag)
+		} else {
+			c.report(ReportInstruction, "opcode %#x", op)
+		}
+		drop(&t.wireErr, msg.CntTXWireErr, msg.CntTXDrop) // choice 13
+		return
+	}
+	if len(body) < wire.MinFrame {
+		c.report(ReportUnpadded, "tag %v, frame of %d bytes", tag, len(body))
+	}
+	s, queue := c.egress(port)
+	if c.faults.EgressFull || s.full(queue) {
+		c.portCnt[msg.CounterPortTXQueueFull][port.FastPath]++
+		drop(&t.egressFull, msg.CntTXDropQueueFull, msg.CntTXDrop)
+		return
+	}
+	p.tag, p.port = uint16(tag), port.Index
+	p.due = c.now + c.lat.toWire
+	s.push(queue, p)
+}
+
+// Tags that are dropped before they are counted (endpoint.md 6.2).
+const (
+	tagVanish1 board.Tag = 253
+	tagVanish2 board.Tag = 255
+)
+
+// isIP tells whether a frame's checksum step finds IP.
+func isIP(b []byte) bool {
+	h, ok := frame.Parse(b)
+	return ok && (h.EtherType == frame.TypeIPv4 || h.EtherType == frame.TypeIPv6)
+}
+
+// fromWire is the fast path's look at a frame of a wire that passed the port
+// (datapath.md 5.2). It takes the packet.
+func (c *Card) fromWire(port board.Port, p *packet) {
+	t := &c.tally
+	c.cnt[msg.CntRXWire]++
+	c.portCnt[msg.CounterPortRX][port.FastPath]++
+	t.fromWire++
+	_, _, counter, ok := c.lifs.gate(uint16(port.Tag), p.frame())
+	if !ok && counter == msg.CntDropLIFIndexInvalid && c.o.Choices.PuntUnbound {
+		counter, ok = msg.CntToKNForced, true
+	}
+	c.cnt[counter]++
+	if !ok {
+		t.gateDrop++
+		c.pool.put(p)
+		return
+	}
+	c.cnt[msg.CntTXKN]++
+	t.toHost++
+	c.toRing(c.hash(p.frame()), parcel{p: p, tag: uint16(port.Tag), port: uint16(port.FastPath), length: uint64(wire.LenOverhead + len(p.frame()))})
+}
+
+// refuse counts a packet that a host ring did not take.
+func (c *Card) refuse(d *parcel) {
+	c.cnt[msg.CntTXDrop]++
+	c.cnt[msg.CntTXDropQueueFull]++
+	c.tally.refused++
+	if d.raw {
+		c.tally.raw++
+	}
+}
+
+// hash picks the host ring of a frame: CRC32C over addresses and ports in network
+// order with seed 0xffffffff, modulo 8 (datapath.md 3.2). Frames without an IP
+// tuple take ring 0, as control messages do; no record says so.
+func (c *Card) hash(b []byte) int {
+	h, ok := frame.Parse(b)
+	if !ok {
+		return 0
+	}
+	var tuple [36]byte
+	l3 := b[h.L3:]
+	n, l4, proto := 0, 0, byte(0)
+	switch {
+	case h.EtherType == frame.TypeIPv4 && len(l3) >= 20:
+		n = copy(tuple[:], l3[12:20])
+		l4, proto = int(l3[0]&0xf)*4, l3[9]
+		if binary.BigEndian.Uint16(l3[6:])&0x3fff != 0 {
+			proto = 0 // a fragment: all of a datagram take one ring
+		}
+	case h.EtherType == frame.TypeIPv6 && len(l3) >= 40:
+		n = copy(tuple[:], l3[8:40])
+		l4, proto = 40, l3[6]
+	default:
+		return 0
+	}
+	if (proto == protoTCP || proto == protoUDP) && len(l3) >= l4+4 {
+		copy(tuple[n:], l3[l4:l4+4])
+	}
+	return int(crc32.Update(0, c.crc, tuple[:n+4]) % wire.OQs)
+}
+
+const (
+	protoTCP = 6
+	protoUDP = 17
+)
+
+// DeliverRaw is functional: the block writes a packet with a chosen length word
+// to a ring, with a prefix of that tag and payload behind it. A control or
+// statistics message is board.TagControl on ring 0 with its true length,
+// wire.LenOverhead + len(payload). It is not counted in TX_KN; a ring without
+// credit refuses it like any packet. It reports whether the ring took it.
+func (c *Card) DeliverRaw(ring int, tag uint16, payload []byte, length uint64) bool {
+	if ring < 0 || ring >= csr.Rings {
+		return false
+	}
+	c.mu.Lock()
+	p := c.pool.get(len(payload))
+	copy(p.b, payload)
+	before := c.tally.written + c.tally.waiting
+	c.tally.rawIn++
+	c.toRing(ring, parcel{p: p, tag: tag, length: length, raw: true})
+	took := c.tally.written+c.tally.waiting != before
+	c.leave()
+	return took
+}

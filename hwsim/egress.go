@@ -1,0 +1,127 @@
+package hwsim
+
+import (
+	"oxpd/internal/board"
+	"oxpd/rpc/msg"
+)
+
+// Bytes of a frame on a wire beside those that the card sees.
+const (
+	fcsBytes = 4
+	gapBytes = 20 // preamble and inter-frame gap
+)
+
+const switchPorts = 10
+
+// server sends frames at one bandwidth from queues that it serves in turn, one
+// frame each (choice 24).
+type server struct {
+	c       *Card
+	queues  []fifo[*packet]
+	depth   int
+	perByte uint64 // length of a byte in 2^-20 cycles
+	extra   int    // bytes counted with each frame
+	turn    int    // queue that is served next
+	waiting int    // frames in all queues and on the wire
+	current *packet
+	busy    uint64 // end of the last frame, in 2^-8 cycles
+	ev      *event
+}
+
+// Fractions of a cycle that servers calculate with.
+const (
+	byteFraction = 20
+	busyFraction = 8
+)
+
+func (s *server) init(c *Card, queues, depth int, rate uint64, extra int) {
+	*s = server{c: c, queues: make([]fifo[*packet], queues), depth: depth, extra: extra}
+	s.perByte = lineTime(rate)
+	s.ev = newEvent(s.depart)
+}
+
+// lineTime is the length of a byte in 2^-20 cycles at a rate in bit/s.
+func lineTime(rate uint64) uint64 { return 8 * Hz << byteFraction / max(rate, 1) }
+
+func (s *server) reset() {
+	for i := range s.queues {
+		s.queues[i].reset()
+	}
+	s.current, s.waiting, s.turn = nil, 0, 0
+	s.c.agenda.disarm(s.ev)
+}
+
+func (s *server) full(queue int) bool { return s.queues[queue].len() >= s.depth }
+
+func (s *server) push(queue int, p *packet) {
+	s.queues[queue].push(p)
+	s.waiting++
+	if s.current == nil {
+		s.start()
+	}
+}
+
+// start puts the next frame on the wire.
+func (s *server) start() {
+	for i := range s.queues {
+		q := (s.turn + i) % len(s.queues)
+		if s.queues[q].len() == 0 {
+			continue
+		}
+		p := s.queues[q].pop()
+		s.turn = (q + 1) % len(s.queues)
+		s.busy = max(s.busy, p.due<<busyFraction) + uint64(len(p.frame())+s.extra)*s.perByte>>(byteFraction-busyFraction)
+		p.due = (s.busy + 1<<busyFraction - 1) >> busyFraction
+		s.current = p
+		s.c.agenda.arm(s.ev, p.due)
+		return
+	}
+}
+
+// depart is the event of the frame on the wire being out.
+func (s *server) depart() {
+	for n := 0; s.current != nil && s.current.due <= s.c.horizon && n < freeBatch; n++ {
+		p := s.current
+		s.current = nil
+		s.waiting--
+		s.c.transmit(p)
+		s.start()
+		if s.c.mode == stepped {
+			break
+		}
+	}
+	if s.current != nil {
+		s.c.agenda.arm(s.ev, s.current.due)
+	}
+}
+
+// egress finds the server and queue of a port.
+func (c *Card) egress(p board.Port) (*server, int) {
+	if !p.BehindSwitch() {
+		return &c.cages[p.FastPath-1], 0
+	}
+	if len(c.uplink.queues) == 1 {
+		return &c.uplink, 0
+	}
+	return &c.uplink, p.SwitchPort - 1
+}
+
+// transmit is a frame that left the fast path's port: TX_WIRE, then the switch
+// and the wire. It takes the packet.
+func (c *Card) transmit(p *packet) {
+	w := c.wires[p.port]
+	c.cnt[msg.CntTXWire]++
+	c.portCnt[msg.CounterPortTX][w.port.FastPath]++
+	c.tally.sent++
+	switch {
+	case !c.target.carries(p.port):
+		w.stats.OutLinkDown++
+	case w.port.BehindSwitch() && len(p.frame())+fcsBytes > c.o.SwitchFrame:
+		w.stats.OutSwitchDropped++
+	default:
+		w.stats.Out++
+		c.out.frames = append(c.out.frames, outFrame{w, p})
+		return
+	}
+	c.pool.put(p)
+}

@@ -1,0 +1,108 @@
+package hwsim
+
+import "oxpd/octep/csr"
+
+// msixTable is the MSI-X table and pending bits in BAR0, and who is called for
+// a vector.
+type msixTable struct {
+	entry   [csr.MSIXVectors][4]uint32 // address, address high, data, control
+	pending [csr.MSIXVectors]bool
+	fn      [csr.MSIXVectors]func()
+}
+
+const (
+	msixControl = 3
+	msixMasked  = 1
+)
+
+// powerOn masks every vector; who listens stays.
+func (m *msixTable) powerOn() {
+	for i := range m.entry {
+		m.entry[i] = [4]uint32{msixControl: msixMasked}
+		m.pending[i] = false
+	}
+}
+
+// OnIRQ says who is called when a vector's message arrives: without the card's
+// lock, from whatever goroutine moves the card, and it must not block. As the
+// kernel does for whoever binds a vector, it unmasks the table entry and turns
+// MSI-X on; nil removes the callee and masks the entry. After that the table
+// counts, also when a driver writes to it.
+func (c *Card) OnIRQ(vector int, fn func()) {
+	if vector < 0 || vector >= csr.MSIXVectors {
+		return
+	}
+	c.mu.Lock()
+	c.msix.fn[vector] = fn
+	if fn != nil {
+		c.msix.entry[vector][msixControl] &^= msixMasked
+		c.cfg.b[cfgMSIX+3] |= msixEnable >> 8
+	} else {
+		c.msix.entry[vector][msixControl] |= msixMasked
+	}
+	c.msixPending()
+	c.leave()
+}
+
+// message sends a vector's message, or remembers it while the vector is masked.
+// A message is a memory write: without bus mastering it is lost.
+func (c *Card) message(vector int) {
+	if c.gone() {
+		return
+	}
+	if !c.cfg.msixOn() || c.msix.entry[vector][msixControl]&msixMasked != 0 {
+		c.msix.pending[vector] = true
+		return
+	}
+	if c.cfg.busMaster() {
+		c.out.irq(vector)
+	}
+}
+
+// msixPending sends what waits for vectors that are not masked any more.
+func (c *Card) msixPending() {
+	if !c.cfg.msixOn() {
+		return
+	}
+	for v := range c.msix.pending {
+		if c.msix.pending[v] && c.msix.entry[v][msixControl]&msixMasked == 0 {
+			c.msix.pending[v] = false
+			c.message(v)
+		}
+	}
+}
+
+// msixLoad reads the table or the pending bits, 4 bytes at an aligned offset.
+func (c *Card) msixLoad32(off uint32) uint32 {
+	if off < csr.MSIXVectors*csr.MSIXEntrySize {
+		return c.msix.entry[off/csr.MSIXEntrySize][off%csr.MSIXEntrySize/4]
+	}
+	var v uint32
+	if first := int(off-csr.MSIXPBA) * 8; first >= 0 {
+		for i := 0; i < 32 && first+i < csr.MSIXVectors; i++ {
+			if c.msix.pending[first+i] {
+				v |= 1 << i
+			}
+		}
+	}
+	return v
+}
+
+func (c *Card) msixStore32(off, v uint32) {
+	if off >= csr.MSIXVectors*csr.MSIXEntrySize {
+		return
+	}
+	word := off % csr.MSIXEntrySize / 4
+	if word == msixControl {
+		v &= msixMasked
+	}
+	c.msix.entry[off/csr.MSIXEntrySize][word] = v
+	if word == msixControl {
+		c.msixPending()
+	}
+}
+
+// inMSIX tells whether an offset of BAR0 is the table or the pending bits.
+func inMSIX(off uint32) bool {
+	return off < csr.MSIXVectors*csr.MSIXEntrySize || off >= csr.MSIXPBA && off < csr.MSIXPBA+(csr.MSIXVectors+63)/64*8
+}

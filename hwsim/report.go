@@ -1,0 +1,78 @@
+package hwsim
+
+import "fmt"
+
+// Names of reports: what a driver did that it must not do.
+const (
+	ReportDMAOutside    = "dma-outside-region"  // the card was sent to memory that nobody registered
+	ReportBusMasterOff  = "dma-bus-master-off"  // the card had to reach memory with bus mastering off
+	ReportDecodeOff     = "bar-decode-off"      // BAR access with memory decoding off
+	ReportBadWidth      = "bad-width"           // BAR or config access of a width or alignment that the page does not allow
+	ReportNarrowStore   = "narrow-store"        // 32-bit store to a register that is 64 bits wide
+	ReportUnmappedBAR   = "bar-unmapped"        // no register there
+	ReportReadOnly      = "read-only-store"     // store to a read-only register
+	ReportForbiddenRead = "bar2-forbidden-read" // hangs the real host
+	ReportForbiddenPut  = "bar2-forbidden-store"
+	ReportUnknownSPI    = "doorbell-unknown-spi"
+	ReportBaddrBusy     = "baddr-not-idle"
+	ReportBaddrEnabled  = "baddr-while-enabled"
+	ReportBaddrLatched  = "baddr-after-latch" // F6: the block keeps the old address
+	ReportDrainEnabled  = "drain-after-enable"
+	ReportINOverrun     = "in-overrun"      // F22: more posted than the ring holds
+	ReportINSlotReuse   = "in-slot-reuse"   // posted over an instruction that is not finished
+	ReportInstruction   = "bad-instruction" // a field that the fast path does not understand
+	ReportGatherSize    = "gather-size-without-bit"
+	ReportGatherBit     = "gather-bit-without-size"
+	ReportRlenssZ       = "rlenssz-zero-non-ip" // F12
+	ReportMetadata      = "metadata-not-clear"  // F13
+	ReportUnknownTag    = "tag-unknown"         // F27
+	ReportUnpadded      = "frame-unpadded"
+	ReportRsize         = "rsize-not-multiple-of-16"
+	ReportCreditAbove   = "credit-above-grant" // rule 3: the block will lap
+	ReportBSize         = "bsize-zero"
+	ReportSRIOV         = "sriov-enable"
+)
+
+// Report is one misuse of the card by a driver, or one access that the card had
+// to give up.
+type Report struct {
+	Name  string // one of the Report constants, or a name of the coprocessor's software
+	Cycle uint64
+	Text  string // register, address, values
+}
+
+func (r Report) String() string { return fmt.Sprintf("%s at cycle %d: %s", r.Name, r.Cycle, r.Text) }
+
+// maxReports bounds the list; later reports are only counted.
+const maxReports = 1000
+
+// report notes a misuse. Held: c.mu.
+func (c *Card) report(name, format string, args ...any) {
+	c.reportCounts[name]++
+	if len(c.reports) < maxReports {
+		c.reports = append(c.reports, Report{Name: name, Cycle: c.now, Text: fmt.Sprintf(format, args...)})
+	}
+}
+
+// Reports returns the misuses since the card was made or ResetReports was
+// called, at most the first 1,000. Functional.
+func (c *Card) Reports() []Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]Report(nil), c.reports...)
+}
+
+// ReportCount returns how often a misuse was reported. Functional.
+func (c *Card) ReportCount(name string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reportCounts[name]
+}
+
+// ResetReports forgets what was reported. Functional.
+func (c *Card) ResetReports() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reports = nil
+	clear(c.reportCounts)
+}

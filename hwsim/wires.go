@@ -1,0 +1,287 @@
+package hwsim
+
+import (
+	"io"
+	"sync"
+
+	"oxpd/internal/board"
+	"oxpd/internal/frame"
+	"oxpd/rpc/msg"
+)
+
+// WireStats is where the frames of one wire ended. Every frame of In is in
+// exactly one of the fields below it, still on the wire, or Passed: seen by the
+// fast path, whose 182 counters say more. Out counts what left; the two fields
+// below it counted as TX_WIRE and did not.
+type WireStats struct {
+	In            uint64 // frames sent from outside
+	LinkDown      uint64 // the port was down, or its far side
+	Runt          uint64 // shorter than an Ethernet header
+	Oversize      uint64 // longer than the MAC takes
+	SwitchDropped uint64 // longer than the switch's frame cap
+	Overrun       uint64 // more sent at once than Queues.Wire
+	Filtered      uint64 // stopped by the port's address filter
+	NoFastPath    uint64 // the fast path was not running
+	Lost          uint64 // in flight when the coprocessor was reset
+	Passed        uint64
+
+	Out              uint64
+	OutLinkDown      uint64
+	OutSwitchDropped uint64
+}
+
+// macFrame is the longest frame of a front port's MAC without FCS: NetAgent
+// reports an MTU of 9,182 for each, with room for two VLAN tags. Estimate.
+const macFrame = msg.DiscoverMTU + frame.HeaderSize + frame.MaxVLANs*frame.VLANSize
+
+// Wire is the cable of one front port. Frames are Ethernet without FCS.
+type Wire struct {
+	c       *Card
+	port    board.Port
+	perByte uint64
+	busy    uint64 // end of the last frame that came in, in 2^-8 cycles
+	queue   fifo[*packet]
+	ev      *event
+	stats   WireStats
+
+	smu     sync.Mutex // staged: frames sent that the card has not looked at
+	staged  []*packet
+	spare   []*packet
+	backlog int // staged and queued
+	room    *sync.Cond
+
+	rmu     sync.Mutex // receiver; held during the call
+	receive func([]byte)
+}
+
+func newWire(c *Card, p board.Port) *Wire {
+	w := &Wire{c: c, port: p}
+	rate := c.o.Rates.Cage
+	if p.BehindSwitch() {
+		rate = c.o.Rates.SwitchPort
+	}
+	w.perByte = lineTime(rate)
+	w.ev = newEvent(w.arrive)
+	w.room = sync.NewCond(&w.smu)
+	return w
+}
+
+// Wire returns the wire of the front port with a tag, nil for any other tag.
+func (c *Card) Wire(tag uint16) *Wire {
+	p, ok := board.ByTag(board.Tag(tag))
+	if !ok {
+		return nil
+	}
+	return c.wires[p.Index]
+}
+
+// Port returns the front port at the card's end.
+func (w *Wire) Port() board.Port { return w.port }
+
+// Send puts a frame from outside on the wire; it is copied. Frames follow each
+// other at line rate. In free mode Send never blocks: Backlog tells a fast
+// sender when to pause.
+func (w *Wire) Send(b []byte) {
+	c := w.c
+	p := c.pool.get(len(b))
+	copy(p.b, b)
+	w.smu.Lock()
+	w.staged = append(w.staged, p)
+	w.backlog++
+	w.smu.Unlock()
+	c.staged.Store(true)
+	if c.freeRunning.Load() {
+		if c.sleeping.Load() {
+			c.wakeUp()
+		}
+		return
+	}
+	c.settle()
+}
+
+// Backlog returns how many frames were sent and have not reached the fast path.
+func (w *Wire) Backlog() int {
+	w.smu.Lock()
+	defer w.smu.Unlock()
+	return w.backlog
+}
+
+// SetReceiver says who gets the frames that leave: called without the card's
+// lock, in order, the slice valid during the call. nil discards them.
+func (w *Wire) SetReceiver(fn func(frame []byte)) {
+	w.rmu.Lock()
+	defer w.rmu.Unlock()
+	w.receive = fn
+}
+
+func (w *Wire) deliver(b []byte) {
+	w.rmu.Lock()
+	fn := w.receive
+	w.rmu.Unlock()
+	if fn != nil {
+		fn(b)
+	}
+}
+
+// SetLink connects or disconnects the far side of the wire.
+func (w *Wire) SetLink(up bool) {
+	w.c.mu.Lock()
+	w.c.target.setCable(&w.c.ports[w.port.Index], up)
+	w.c.leave()
+}
+
+// Stats returns where the wire's frames ended. Functional.
+func (w *Wire) Stats() WireStats {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	return w.stats
+}
+
+// attachBacklog is how many frames an attached file may have under way before it
+// is read no further: what does not fit then waits, and is dropped, where it is.
+const attachBacklog = 256
+
+// Attach connects a file of which each Read and each Write is one frame, such as
+// a TAP interface, and takes the receiver. stop closes the file, waits for the
+// reader and takes the receiver away. What a Write does not take is lost, as on
+// any wire whose far side does not listen.
+func (w *Wire) Attach(rw io.ReadWriteCloser) (stop func()) {
+	w.SetReceiver(func(b []byte) { _, _ = rw.Write(b) })
+	done := make(chan struct{})
+	stopping := false // under smu
+	go func() {
+		defer close(done)
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := rw.Read(buf)
+			if err != nil {
+				return
+			}
+			w.smu.Lock()
+			for w.backlog >= attachBacklog && !stopping {
+				w.room.Wait()
+			}
+			stopped := stopping
+			w.smu.Unlock()
+			if stopped {
+				return
+			}
+			w.Send(buf[:n])
+		}
+	}()
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			w.SetReceiver(nil)
+			w.smu.Lock()
+			stopping = true
+			w.smu.Unlock()
+			w.room.Broadcast()
+			_ = rw.Close() // the reader ends with it
+			<-done
+		})
+	}
+}
+
+// takeStaged moves what was sent since the last look onto the wires. Held: c.mu.
+func (c *Card) takeStaged() {
+	if !c.staged.Swap(false) {
+		return
+	}
+	for _, w := range c.wires {
+		w.smu.Lock()
+		batch := w.staged
+		w.staged = w.spare[:0]
+		w.smu.Unlock()
+		kept := 0
+		for i, p := range batch {
+			if w.enter(p) {
+				kept++
+			}
+			batch[i] = nil
+		}
+		w.spare = batch
+		if gone := len(batch) - kept; gone > 0 {
+			w.left(gone)
+		}
+	}
+}
+
+// left takes frames out of the backlog.
+func (w *Wire) left(n int) {
+	w.smu.Lock()
+	w.backlog -= n
+	w.smu.Unlock()
+	w.room.Signal()
+}
+
+// enter is the first bit of a frame at the port. It reports whether the frame is
+// on its way; if not, it is counted and gone.
+func (w *Wire) enter(p *packet) bool {
+	c, n := w.c, len(p.b)
+	w.stats.In++
+	var end *uint64
+	switch {
+	case c.gone() || !c.target.carries(w.port.Index):
+		end = &w.stats.LinkDown
+	case n < frame.HeaderSize:
+		end = &w.stats.Runt
+	case w.port.BehindSwitch() && n+fcsBytes > c.o.SwitchFrame:
+		end = &w.stats.SwitchDropped
+	case n > macFrame:
+		end = &w.stats.Oversize
+	case w.queue.len() >= c.o.Queues.Wire:
+		end = &w.stats.Overrun
+	}
+	if end != nil {
+		*end++
+		c.pool.put(p)
+		return false
+	}
+	w.busy = max(w.busy, c.now<<busyFraction) + uint64(n+fcsBytes+gapBytes)*w.perByte>>(byteFraction-busyFraction)
+	p.due = w.busy>>busyFraction + c.lat.toHost
+	w.queue.push(p)
+	if w.ev.idx < 0 {
+		c.agenda.arm(w.ev, p.due)
+	}
+	return true
+}
+
+// arrive is the event of a frame having reached the fast path.
+func (w *Wire) arrive() {
+	c := w.c
+	n := 0
+	for w.queue.len() > 0 && (*w.queue.at(0)).due <= c.horizon && n < freeBatch {
+		p := w.queue.pop()
+		n++
+		port := &c.ports[w.port.Index]
+		switch {
+		case c.gone() || !c.fastPathAlive():
+			w.stats.NoFastPath++
+			c.pool.put(p)
+		case !port.admits(p.frame()) && !c.o.Choices.ForeignMACToLIF:
+			w.stats.Filtered++
+			c.pool.put(p)
+		default:
+			w.stats.Passed++
+			c.fromWire(w.port, p)
+		}
+		if c.mode == stepped {
+			break
+		}
+	}
+	w.left(n)
+	if w.queue.len() > 0 {
+		c.agenda.arm(w.ev, max((*w.queue.at(0)).due, c.now))
+	}
+}
+
+// reset is a coprocessor reset: what is on the wire is lost.
+func (w *Wire) reset() {
+	w.c.takeStaged()
+	n := w.queue.len()
+	w.queue.reset()
+	w.c.agenda.disarm(w.ev)
+	w.left(n)
+	w.stats = WireStats{}
+}

@@ -1,0 +1,147 @@
+package port
+
+import "sync"
+
+// Shards is how many callers of Receive count without sharing a cache line: one
+// per output queue.
+const Shards = 8
+
+// Disposition is what became of a received frame. Each frame has exactly one.
+type Disposition uint8
+
+// The dispositions of Receive; the names in quotes are the counters'.
+const (
+	Delivered Disposition = iota // "rx_packets": the frame reached the interface
+	Malformed                    // "rx_malformed": shorter than an Ethernet header
+	TooLong                      // "rx_toolong": above the limit and its VLAN tags
+	TapDown                      // "tap_down": the interface is down, closed or gone
+	TapErr                       // "tap_err": the kernel refused the frame otherwise
+
+	dispositions
+)
+
+var dispositionNames = [dispositions]string{"rx_packets", "rx_malformed", "rx_toolong", "tap_down", "tap_err"}
+
+// String is the name of the counter.
+func (d Disposition) String() string {
+	if d >= dispositions {
+		return "unknown"
+	}
+	return dispositionNames[d]
+}
+
+// Counters are a port's numbers. They outlive the interface: hand the same
+// Counters to the next Open and they go on. Safe for concurrent use, by one
+// open port at a time.
+type Counters struct {
+	rx     [Shards]rxShard
+	tx     txCounters
+	kernel kernelDrops
+}
+
+// rxShard is one caller's share. The lock is uncontended as long as each caller
+// keeps to its shard; it also lets Close wait for the frame in flight.
+type rxShard struct {
+	mu    sync.Mutex
+	n     [dispositions]uint64
+	bytes uint64
+	_     [72]byte // to 128: adjacent cache lines are fetched in pairs
+}
+
+// txCounters belong to the Transmitter; it holds the lock for the length of a
+// port's turn.
+type txCounters struct {
+	mu                         sync.Mutex
+	packets, bytes             uint64
+	malformed, toolong, errors uint64
+}
+
+// kernelDrops follows a number that starts at 0 with each new interface.
+type kernelDrops struct {
+	mu   sync.Mutex
+	base uint64 // of the interfaces before
+	last uint64 // of this one, when it was last read
+}
+
+func (k *kernelDrops) update(now uint64) {
+	k.mu.Lock()
+	k.last = now
+	k.mu.Unlock()
+}
+
+// retire adds the interface's number to those of its predecessors.
+func (k *kernelDrops) retire() {
+	k.mu.Lock()
+	k.base, k.last = k.base+k.last, 0
+	k.mu.Unlock()
+}
+
+func (k *kernelDrops) total() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.base + k.last
+}
+
+// Stats is a port's numbers at one moment, in frames unless named bytes. Bytes
+// are of the unpadded frame without FCS.
+type Stats struct {
+	RxPackets, RxBytes                      uint64
+	RxMalformed, RxTooLong, TapDown, TapErr uint64
+	TxPackets, TxBytes                      uint64
+	TxDrops                                 uint64 // TxMalformed + TxTooLong
+	TxMalformed, TxTooLong                  uint64
+	TapReadErrors                           uint64 // events, not frames: reads of the TAP that failed
+	TapKernelDropped                        uint64 // frames that the TAP's own queue had no room for
+}
+
+// Stats adds the shards up. TapKernelDropped is as last read; Port.Stats reads
+// it anew.
+func (c *Counters) Stats() Stats {
+	var s Stats
+	var n [dispositions]uint64
+	for i := range c.rx {
+		sh := &c.rx[i]
+		sh.mu.Lock()
+		for d := range n {
+			n[d] += sh.n[d]
+		}
+		s.RxBytes += sh.bytes
+		sh.mu.Unlock()
+	}
+	s.RxPackets, s.RxMalformed, s.RxTooLong = n[Delivered], n[Malformed], n[TooLong]
+	s.TapDown, s.TapErr = n[TapDown], n[TapErr]
+
+	c.tx.mu.Lock()
+	s.TxPackets, s.TxBytes = c.tx.packets, c.tx.bytes
+	s.TxMalformed, s.TxTooLong, s.TapReadErrors = c.tx.malformed, c.tx.toolong, c.tx.errors
+	c.tx.mu.Unlock()
+	s.TxDrops = s.TxMalformed + s.TxTooLong
+	s.TapKernelDropped = c.kernel.total()
+	return s
+}
+
+// RxFrames is every frame that was handed to Receive: the sum of the
+// dispositions.
+func (s Stats) RxFrames() uint64 {
+	return s.RxPackets + s.RxMalformed + s.RxTooLong + s.TapDown + s.TapErr
+}
+
+// TxFrames is every frame that was read from the interface.
+func (s Stats) TxFrames() uint64 { return s.TxPackets + s.TxDrops }
+
+// Each calls fn with each counter and its name, in a fixed order.
+func (s Stats) Each(fn func(name string, value uint64)) {
+	fn("rx_packets", s.RxPackets)
+	fn("rx_bytes", s.RxBytes)
+	fn("rx_malformed", s.RxMalformed)
+	fn("rx_toolong", s.RxTooLong)
+	fn("tap_down", s.TapDown)
+	fn("tap_err", s.TapErr)
+	fn("tx_packets", s.TxPackets)
+	fn("tx_bytes", s.TxBytes)
+	fn("tx_drops", s.TxDrops)
+	fn("tx_malformed", s.TxMalformed)
+	fn("tx_toolong", s.TxTooLong)
+	fn("tap_read_errors", s.TapReadErrors)
+	fn("tap_kernel_dropped", s.TapKernelDropped)
+}

@@ -1,0 +1,283 @@
+package port
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"oxpd/internal/board"
+	"oxpd/internal/frame"
+)
+
+// ErrClosed says that the port has been closed.
+var ErrClosed = errors.New("port closed")
+
+// Config is what a port needs. Only Port is required.
+type Config struct {
+	Port     board.Port
+	NetNS    string    // path of a network namespace; empty: the process's own
+	Counters *Counters // of an earlier life of the port; nil: from 0
+}
+
+// Port is one TAP interface. All methods are safe for concurrent use.
+type Port struct {
+	port     board.Port
+	index    int
+	counters *Counters
+	limit    atomic.Int32 // MTU in bytes that frames are measured against
+
+	tap tap // closed is read, and the file used, under the lock of a shard
+
+	ctl    sync.Mutex // the interface's settings
+	link   link
+	closed atomic.Bool // set under all locks
+}
+
+// tap is the file behind a port, one frame per call. Tests put in one that fails.
+type tap interface {
+	Read(b []byte) (int, error)
+	Write(b []byte) (int, error)
+	Writev(pieces [][]byte) (int, error)
+	SetCarrier(up bool) error
+	FD() int
+	Close() error
+}
+
+// link is the interface's settings. The kernel answers each in the system call
+// that asks.
+type link interface {
+	mtu() (int, error)
+	setMTU(mtu int) error
+	setMAC(mac [6]byte) error
+	setUp(up bool) error
+	dropped() (uint64, error) // frames that the TAP's queue refused
+	close() error
+}
+
+// Open creates the port's interface: down, carrier off, MTU 1,500. It is never
+// taken over from somebody else: an interface of that name is an error that
+// wraps sys.ErrExists.
+func Open(cfg Config) (*Port, error) {
+	t, index, l, err := openTAP(cfg.Port.Name, cfg.NetNS)
+	if err != nil {
+		return nil, err
+	}
+	p := newPort(cfg, t, l)
+	p.index = index
+	mtu, err := l.mtu()
+	if err == nil {
+		p.limit.Store(int32(mtu))
+		err = t.SetCarrier(false)
+	}
+	if err != nil {
+		t.Close()
+		l.close()
+		return nil, fmt.Errorf("port: open %s: %w", cfg.Port.Name, err)
+	}
+	return p, nil
+}
+
+func newPort(cfg Config, t tap, l link) *Port {
+	p := &Port{port: cfg.Port, counters: cfg.Counters, tap: t, link: l}
+	if p.counters == nil {
+		p.counters = new(Counters)
+	}
+	p.limit.Store(board.DefaultMTU)
+	return p
+}
+
+// Board is the port's row of the board table.
+func (p *Port) Board() board.Port { return p.port }
+
+// Index is the kernel's index of the interface in its namespace.
+func (p *Port) Index() int { return p.index }
+
+// Counters are the port's numbers, for the next Open.
+func (p *Port) Counters() *Counters { return p.counters }
+
+// control runs one change of the interface.
+func (p *Port) control(verb string, fn func() error) error {
+	p.ctl.Lock()
+	defer p.ctl.Unlock()
+	err := ErrClosed
+	if !p.closed.Load() {
+		err = fn()
+	}
+	if err != nil {
+		return fmt.Errorf("port: %s %s: %w", verb, p.port.Name, err)
+	}
+	return nil
+}
+
+// SetMAC sets the interface's address. Do it before Up: the kernel derives
+// addresses from it when the interface comes up.
+func (p *Port) SetMAC(mac [6]byte) error {
+	return p.control("set MAC of", func() error { return p.link.setMAC(mac) })
+}
+
+// Up sets the interface administratively up.
+func (p *Port) Up() error {
+	return p.control("set up", func() error { return p.link.setUp(true) })
+}
+
+// Down sets the interface administratively down.
+func (p *Port) Down() error {
+	return p.control("set down", func() error { return p.link.setUp(false) })
+}
+
+// SetCarrier shows the front port's link at the interface.
+func (p *Port) SetCarrier(up bool) error {
+	return p.control("set carrier of", func() error { return p.tap.SetCarrier(up) })
+}
+
+// MTU is the interface's MTU as the kernel has it.
+func (p *Port) MTU() (mtu int, err error) {
+	err = p.control("read MTU of", func() error { mtu, err = p.link.mtu(); return err })
+	return mtu, err
+}
+
+// SetMTU sets the interface's MTU and the limit. The limit is never below the
+// interface's MTU on the way; if the kernel refuses, both are as before. The
+// LIF is the caller's business: before this when raising (with SetLimit before
+// that, or the card's first long frames are refused here), and when lowering.
+// Errors: *board.MTURangeError, ErrClosed, the kernel's.
+func (p *Port) SetMTU(ctx context.Context, mtu int) error {
+	return p.control("set MTU of", func() error {
+		if err := board.CheckMTU(mtu); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		old := p.limit.Load()
+		p.limit.Store(max(old, int32(mtu)))
+		if err := p.link.setMTU(mtu); err != nil {
+			p.limit.Store(old)
+			return err
+		}
+		p.limit.Store(int32(mtu))
+		return nil
+	})
+}
+
+// SetLimit sets the MTU that frames are measured against, both ways, without
+// touching the interface.
+func (p *Port) SetLimit(mtu int) { p.limit.Store(int32(mtu)) }
+
+// Limit is the MTU that frames are measured against.
+func (p *Port) Limit() int { return int(p.limit.Load()) }
+
+// Stats reads the port's numbers. If the kernel does not answer,
+// TapKernelDropped is as last read.
+func (p *Port) Stats() Stats {
+	p.ctl.Lock()
+	if !p.closed.Load() {
+		p.readDropped()
+	}
+	p.ctl.Unlock()
+	return p.counters.Stats()
+}
+
+func (p *Port) readDropped() {
+	if n, err := p.link.dropped(); err == nil {
+		p.counters.kernel.update(n)
+	}
+}
+
+// Close removes the interface. It waits for frames in flight; later ones are
+// counted as tap_down. A second Close returns ErrClosed.
+func (p *Port) Close() error {
+	return p.control("close", func() error {
+		p.readDropped()
+		p.counters.lock()
+		p.closed.Store(true)
+		err := p.tap.Close()
+		p.counters.unlock()
+		p.counters.kernel.retire()
+		return errors.Join(err, p.link.close())
+	})
+}
+
+// lock stops everybody who may be using the file.
+func (c *Counters) lock() {
+	for i := range c.rx {
+		c.rx[i].mu.Lock()
+	}
+	c.tx.mu.Lock()
+}
+
+func (c *Counters) unlock() {
+	for i := range c.rx {
+		c.rx[i].mu.Unlock()
+	}
+	c.tx.mu.Unlock()
+}
+
+// Receive hands one frame, in order of its pieces, to the kernel: one system
+// call, no allocation up to eight pieces. The pieces are the caller's again
+// when it returns. Each concurrent caller uses its own shard, 0 to Shards-1.
+func (p *Port) Receive(shard int, pieces [][]byte) Disposition {
+	n := 0
+	for _, b := range pieces {
+		n += len(b)
+	}
+	s := &p.counters.rx[shard%Shards]
+	s.mu.Lock()
+	d := p.deliver(pieces, n)
+	s.n[d]++
+	if d == Delivered {
+		s.bytes += uint64(n)
+	}
+	s.mu.Unlock()
+	return d
+}
+
+// deliver decides and writes. n is the frame's length. Called with a shard's lock.
+func (p *Port) deliver(pieces [][]byte, n int) Disposition {
+	switch mtu := p.Limit(); {
+	case n < frame.HeaderSize:
+		return Malformed
+	case n > mtu+frame.HeaderSize && n > mtu+headerBytes(pieces):
+		return TooLong
+	case p.closed.Load():
+		return TapDown
+	}
+	for {
+		var written int
+		var err error
+		if len(pieces) == 1 {
+			written, err = p.tap.Write(pieces[0])
+		} else {
+			written, err = p.tap.Writev(pieces)
+		}
+		switch {
+		case err == nil && written == n:
+			return Delivered
+		case interrupted(err):
+		case gone(err):
+			return TapDown
+		default:
+			return TapErr
+		}
+	}
+}
+
+// headerBytes is the length of the frame's Ethernet header with its VLAN tags,
+// two at most.
+func headerBytes(pieces [][]byte) int {
+	const most = frame.HeaderSize + frame.MaxVLANs*frame.VLANSize
+	var head [most]byte
+	n := 0
+	for _, b := range pieces {
+		if n += copy(head[n:], b); n == most {
+			break
+		}
+	}
+	h, ok := frame.Parse(head[:n])
+	if !ok {
+		return frame.HeaderSize
+	}
+	return h.L3
+}

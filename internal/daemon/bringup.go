@@ -1,0 +1,437 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"oxpd/internal/board"
+	"oxpd/internal/dma"
+	"oxpd/internal/mmio"
+	"oxpd/internal/nwa"
+	"oxpd/internal/port"
+	"oxpd/octep"
+	"oxpd/octep/csr"
+	"oxpd/ring"
+	"oxpd/rpc"
+	"oxpd/rpc/msg"
+)
+
+const (
+	retryPause   = time.Second // between attempts of a stage
+	agentPause   = 500 * time.Millisecond
+	livenessTick = 100 * time.Millisecond
+	// rpcOverdue is how long the rpc facility may take before it is worth a warning
+	// (rpc-lif.md 1: the reference allows 140 s, about 4 minutes were seen).
+	rpcOverdue = 140 * time.Second
+	// agentOverdue is the same for NetAgent.
+	agentOverdue = 40 * time.Second
+)
+
+// bringUp runs the stages. An error other than the context's is one that waiting
+// does not cure; the stage shows it.
+func (d *Daemon) bringUp(ctx context.Context) error {
+	var current atomic.Int32 // stage that progress of octep belongs to
+	for _, s := range []struct {
+		stage    stage
+		awaiting string
+		do       func(ctx context.Context) (detail string, err error)
+	}{
+		{stageDevice, "the card to answer", func(ctx context.Context) (string, error) {
+			return d.openDevice(ctx, func(_, awaiting string) { d.track.await(stage(current.Load()), awaiting) })
+		}},
+		{stageBusMaster, "the command register", d.busMaster},
+		{stageRings, "memory and idle rings", d.programRings},
+		{stageReady, "the target's endpoint driver", d.waitReady},
+		{stageHandshake, "the coprocessor's answer", d.handshake},
+		{stageLevels, "the interrupt levels", d.levels},
+		{stageRPC, "the rpc facility", d.openRPC},
+		{stagePlatform, "the platform record", d.checkPlatform},
+		{stageNetAgent, "the NetAgent mailbox", d.openAgent},
+		{stageUplinks, "the uplinks", d.raiseUplinks},
+		{stagePorts, "the ports", d.provisionPorts},
+		{stageLinks, "the links", d.firstLinks},
+	} {
+		current.Store(int32(s.stage))
+		d.track.begin(s.stage, s.awaiting)
+		detail, err := s.do(ctx)
+		if err != nil {
+			d.track.fail(s.stage, err)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("stage %s: %w", s.stage, err)
+		}
+		d.track.done(s.stage, detail)
+	}
+	return nil
+}
+
+// again repeats a stage's attempt until it succeeds, ctx ends, or passes says
+// that waiting does not help.
+func (d *Daemon) again(ctx context.Context, s stage, pause time.Duration, passes func(error) bool, try func() error) error {
+	for {
+		err := try()
+		if err == nil || ctx.Err() != nil || !passes(err) {
+			return err
+		}
+		d.track.refused(s, err)
+		if err := d.clock.Sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// anyOf makes a predicate of sentinels.
+func anyOf(sentinels ...error) func(error) bool {
+	return func(err error) bool {
+		for _, s := range sentinels {
+			if errors.Is(err, s) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting string)) (string, error) {
+	dev, err := d.o.Open(ctx)
+	if err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	d.dev = dev
+	d.mu.Unlock()
+	ep, err := octep.Open(ctx, dev, octep.Config{Clock: d.clock, Logger: d.log, Progress: progress})
+	if err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	d.ep = ep
+	d.mu.Unlock()
+	d.spawn(ctx, "liveness", func(ctx context.Context) error { return octep.Watch(ctx, dev, d.clock, livenessTick) })
+	return fmt.Sprintf("%s, %d rings", dev.Name(), ep.RingInfo().TRS), nil
+}
+
+func (d *Daemon) busMaster(context.Context) (string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.master = true // also when the read-back fails: the stop sequence clears it
+	return "on", octep.SetBusMaster(d.dev, true)
+}
+
+// programRings gives the card its rings and starts what serves them. Interrupts
+// come at the packet level alone until the clock is known.
+func (d *Daemon) programRings(ctx context.Context) (string, error) {
+	rings, err := ring.New(ring.Config{
+		BAR0: d.dev.BAR0(), DMA: d.dev.DMA(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.cfg.Watermark,
+	})
+	if err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	d.rings, d.armed = rings, true // a programming that fails half-way has told the card addresses
+	d.mu.Unlock()
+	if err := rings.Program(ctx); err != nil {
+		return "", err
+	}
+	tx, err := port.NewTransmitter(nil, rings.IQ(), d.clock, d.log)
+	if err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	d.tx = tx
+	d.mu.Unlock()
+	d.spawn(ctx, "transmitter", tx.Run)
+
+	workers := rings.Workers(d.cfg.WorkerCount())
+	d.mu.Lock()
+	d.workers = len(workers)
+	d.mu.Unlock()
+	for i, w := range workers {
+		irq := make(chan struct{}, 1)
+		for _, q := range w.Queues() {
+			if err := d.dev.BindIRQ(csr.MSIXRingVector+q, irq); err != nil {
+				return "", fmt.Errorf("bind interrupt of ring %d: %w", q, err)
+			}
+		}
+		d.spawn(ctx, fmt.Sprintf("worker %d", i), func(ctx context.Context) error { return w.Run(ctx, irq) })
+	}
+	return fmt.Sprintf("%d workers", len(workers)), nil
+}
+
+func (d *Daemon) waitReady(ctx context.Context) (string, error) {
+	err := d.again(ctx, stageReady, retryPause, anyOf(octep.ErrTimeout), func() error { return d.ep.WaitReady(ctx) })
+	return "barmap read", err
+}
+
+// handshake tells the coprocessor about its host, or finds that it knows. Once
+// the coprocessor has answered, Run finishes whatever happens to ctx.
+func (d *Daemon) handshake(ctx context.Context) (string, error) {
+	h := d.ep.NewHandshake(nil)
+	detail := ""
+	err := d.again(ctx, stageHandshake, retryPause, anyOf(octep.ErrHandshakeSilent), func() error {
+		clocks, err := h.Run(ctx)
+		detail = fmt.Sprintf("%d MHz", clocks)
+		if errors.Is(err, octep.ErrHandshakeDone) {
+			clocks, err = csr.ClocksPerUS, nil
+			detail = "was done before in this coprocessor boot"
+		}
+		d.mu.Lock()
+		d.clocks = clocks
+		d.mu.Unlock()
+		return err
+	})
+	return detail, err
+}
+
+func (d *Daemon) levels(context.Context) (string, error) {
+	return "", d.rings.SetClocks(d.clocks)
+}
+
+// overdue warns once when a stage takes longer than the reference allows.
+func (d *Daemon) overdue(s stage, since, limit time.Duration) {
+	if d.clock.Now()-since > limit {
+		d.warn(fmt.Sprintf("stage %s has taken more than %v; the coprocessor's fast path may not have started", s, limit))
+	}
+}
+
+// openRPC waits for the rpc facility and configures it. It is published late and
+// nothing announces it.
+func (d *Daemon) openRPC(ctx context.Context) (string, error) {
+	since := d.clock.Now()
+	passes := anyOf(octep.ErrTimeout, octep.ErrFacilityAbsent, rpc.ErrNotReady, rpc.ErrPending, rpc.ErrTimeout, rpc.ErrStalled, rpc.ErrMalformed)
+	err := d.again(ctx, stageRPC, retryPause, passes, func() error {
+		defer d.overdue(stageRPC, since, rpcOverdue)
+		if d.channel == nil {
+			f, err := d.ep.WaitFacility(ctx, csr.FacRPC)
+			if err != nil {
+				return err
+			}
+			buf, err := d.rpcBuffer()
+			if err != nil {
+				return err
+			}
+			c := rpc.New(f, f, buf, d.clock, d.log, rpc.Config{Doorbells: int(d.ep.Barmap().Facility[csr.FacRPC].Doorbells), Alloc: d.rpcBuffer})
+			d.mu.Lock()
+			d.channel = c
+			d.mu.Unlock()
+			d.table.use(c)
+		}
+		d.track.await(stageRPC, "the target to take the configuration")
+		return d.channel.Configure(ctx)
+	})
+	return "configured", err
+}
+
+// rpcBuffer allocates a command buffer; all of them are kept until the card can
+// no longer reach them.
+func (d *Daemon) rpcBuffer() (*dma.Region, error) {
+	r, err := d.dev.DMA().Alloc("rpc command", msg.BufferSize, msg.BufferAlign)
+	if err != nil {
+		return nil, fmt.Errorf("allocate rpc buffer: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.regions = append(d.regions, r)
+	return r, nil
+}
+
+// checkPlatform refuses a board that the port table is not for.
+func (d *Daemon) checkPlatform(ctx context.Context) (string, error) {
+	var p msg.Platform
+	err := d.again(ctx, stagePlatform, retryPause, anyOf(rpc.ErrTimeout, rpc.ErrStalled, rpc.ErrNotReady, rpc.ErrPending), func() (err error) {
+		if err := d.table.heal(ctx); err != nil {
+			return err
+		}
+		p, err = d.channel.Platform(ctx)
+		return d.table.saw(err)
+	})
+	if err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	d.platform = p
+	d.mu.Unlock()
+	return fmt.Sprintf("%s, %s", p.Platform, p.Assembly), rpc.CheckBoard(p)
+}
+
+// openAgent waits for NetAgent's mailbox, for an answer, and reads its port table.
+func (d *Daemon) openAgent(ctx context.Context) (string, error) {
+	since := d.clock.Now()
+	var f *octep.Facility
+	err := d.again(ctx, stageNetAgent, retryPause, anyOf(octep.ErrTimeout, octep.ErrFacilityAbsent), func() (err error) {
+		defer d.overdue(stageNetAgent, since, agentOverdue)
+		f, err = d.ep.WaitFacility(ctx, csr.FacNWA)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	a := nwa.New(f, f, d.clock, d.log)
+	passes := anyOf(nwa.ErrNotReady, nwa.ErrTimeout, nwa.ErrUnanswered, nwa.ErrRefused, nwa.ErrMalformed)
+	var ports []msg.NWAPort
+	d.track.await(stageNetAgent, "NetAgent to answer")
+	err = d.again(ctx, stageNetAgent, agentPause, passes, func() (err error) {
+		defer d.overdue(stageNetAgent, since, agentOverdue)
+		// The reference's probe: PortF2's address, which may still be zero.
+		if _, err = a.MAC(ctx, board.ByIndex(probePort).Tag); err != nil && !errors.Is(err, nwa.ErrNoMAC) {
+			return err
+		}
+		ports, err = a.Discover(ctx)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	d.mu.Lock()
+	d.agent = a
+	d.mu.Unlock()
+	d.checkPorts(ports)
+	return fmt.Sprintf("%d ports", len(ports)), nil
+}
+
+// probePort is PortF2 in the board table.
+const probePort = 9
+
+// checkPorts compares NetAgent's table with the board's.
+func (d *Daemon) checkPorts(found []msg.NWAPort) {
+	have := map[board.Tag]bool{}
+	for _, p := range found {
+		have[board.Tag(p.Tag)] = true
+	}
+	var missing []string
+	for _, p := range board.All() {
+		if !have[p.Tag] {
+			missing = append(missing, p.String())
+		}
+	}
+	if len(missing) > 0 {
+		d.warn("NetAgent's port table lacks " + strings.Join(missing, ", "))
+	}
+}
+
+// raiseUplinks raises the switch's uplink. PortF1 and PortF2 follow, first of
+// all ports, in the stage of the ports: each is raised by its owner. A refusal
+// is no reason to leave the other ports down; the reconcile loop goes on.
+func (d *Daemon) raiseUplinks(ctx context.Context) (string, error) {
+	err := d.raiseUplink(ctx)
+	switch {
+	case err == nil:
+		return "raised", nil
+	case ctx.Err() != nil, errors.Is(err, mmio.ErrGone):
+		return "", err
+	}
+	return "refused, tried again: " + err.Error(), nil
+}
+
+func (d *Daemon) raiseUplink(ctx context.Context) error {
+	err := d.agent.SetState(ctx, board.TagUplink, true)
+	if err != nil {
+		err = fmt.Errorf("raise the switch uplink: %w", err)
+		d.log.Warn("uplink is waiting", "err", err)
+	}
+	d.mu.Lock()
+	d.uplink = err
+	d.mu.Unlock()
+	return err
+}
+
+// order is that of provisioning: the cages of the coprocessor, then the switch's
+// ports (rpc-lif.md 8).
+func order() []board.Port {
+	var first, then []board.Port
+	for _, p := range board.All() {
+		if p.BehindSwitch() {
+			then = append(then, p)
+		} else {
+			first = append(first, p)
+		}
+	}
+	return append(first, then...)
+}
+
+// provisionPorts gives each port one attempt. One that is refused waits, and its
+// owner goes on trying; it holds up no other.
+func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
+	d.mu.Lock()
+	for _, p := range board.All() {
+		d.owners[p.Index] = newOwner(ownerConfig{
+			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, mtu: d.cfg.MTU(p), attach: d.attach, detach: d.detach,
+		})
+	}
+	d.mu.Unlock()
+	for _, o := range d.owners {
+		d.spawn(ctx, o.port.Name, func(ctx context.Context) error { o.run(ctx); return nil })
+	}
+	d.spawn(ctx, "link watcher", d.watchLinks)
+	up := 0
+	for _, p := range order() {
+		d.track.await(stagePorts, p.String())
+		err := d.owners[p.Index].ask(ctx, reqProvision, 0)
+		switch {
+		case err == nil:
+			up++
+		case ctx.Err() != nil, errors.Is(err, mmio.ErrGone):
+			return "", err
+		}
+	}
+	d.spawn(ctx, "reconciler", d.reconcile)
+	return fmt.Sprintf("%d of %d up", up, board.Ports), nil
+}
+
+// firstLinks looks at each link once, so that no carrier waits for its turn in
+// the poll.
+func (d *Daemon) firstLinks(ctx context.Context) (string, error) {
+	up := 0
+	for _, o := range d.owners {
+		d.track.await(stageLinks, o.port.String())
+		if err := d.look(ctx, o); errors.Is(err, mmio.ErrGone) || ctx.Err() != nil {
+			return "", err
+		}
+		if o.snapshot().linkUp() {
+			up++
+		}
+	}
+	d.spawn(ctx, "link poller", d.pollLinks)
+	return fmt.Sprintf("%d up", up), nil
+}
+
+// attach makes a port's interface and puts it into the data path.
+func (d *Daemon) attach(ctx context.Context, b board.Port, mac [6]byte, mtu int) (iface, error) {
+	p, err := port.Open(port.Config{Port: b, NetNS: d.o.NetNS, Counters: d.counts[b.Index]})
+	if err != nil {
+		return nil, err
+	}
+	err = p.SetMAC(mac)
+	if err == nil && mtu != board.DefaultMTU {
+		err = p.SetMTU(ctx, mtu)
+	}
+	if err == nil {
+		err = d.tx.Add(p)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	d.mu.Lock()
+	d.taps[p] = true
+	d.mu.Unlock()
+	d.fan.join(p)
+	return p, nil
+}
+
+// detach takes a port's interface out of the data path and closes it.
+func (d *Daemon) detach(b board.Port, i iface) {
+	p := i.(*port.Port)
+	d.fan.leave(p)
+	d.tx.Remove(p)
+	d.mu.Lock()
+	delete(d.taps, p)
+	d.mu.Unlock()
+	if err := p.Close(); err != nil {
+		d.log.Warn("close interface", "port", b.Name, "err", err)
+	}
+}

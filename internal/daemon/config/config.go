@@ -1,0 +1,336 @@
+// Package config is the configuration of the daemon: one YAML file, strict.
+//
+// `oxpd run`, `oxpd config check` and `oxpd config show` use the same code, so
+// what check accepts is what run accepts. An unknown key, a value of the wrong
+// type or out of range is refused with its line. Command line flags are laid
+// over the file by the caller.
+//
+// Left out: reloading while running; includes; environment variables.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"sort"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/ring/wire"
+)
+
+// Limits of settings.
+const (
+	maxBytes     = 64 << 10 // of a file: a larger one is not a configuration of oxpd
+	maxWorkers   = wire.OQs
+	minPoll      = 10 * time.Millisecond
+	maxPoll      = time.Minute
+	minWatermark = wire.FetchBatch
+	maxWatermark = 0x1000
+)
+
+// Config is the whole file. The zero value is not valid; Default is.
+type Config struct {
+	// Socket is the path of the control socket.
+	Socket string `yaml:"socket"`
+	// Workers is how many goroutines service the output queues; 0 is as many as cores, at most one a ring.
+	Workers int `yaml:"workers"`
+	// Watermark is the credit level, in buffers, under which the card stops fetching (hardware/datapath.md 3.7).
+	Watermark int `yaml:"watermark"`
+	// LinkPoll is the time between two links read, one port at a time.
+	LinkPoll Duration `yaml:"link-poll"`
+	// Reconcile is the time between two LIFs read back, one port at a time.
+	Reconcile Duration `yaml:"reconcile"`
+	// Ports holds settings of single ports, by interface name or label.
+	Ports map[string]Port `yaml:"ports,omitempty"`
+	// Sim is the simulated card. It is used only with --sim.
+	Sim Sim `yaml:"sim"`
+}
+
+// Port are the settings of one port.
+type Port struct {
+	// MTU is asked for once the port is up; 0 leaves that of the LIF, board.DefaultMTU when it is new.
+	MTU int `yaml:"mtu,omitempty"`
+}
+
+// Timelines of the simulated card's boot.
+const (
+	TimelineCompressed = "compressed"
+	TimelineReal       = "real"
+)
+
+// Sim are the settings of the simulated card.
+type Sim struct {
+	// Timeline is compressed (a boot in well under a second) or real.
+	Timeline string `yaml:"timeline"`
+	// Seed of what the model draws at random.
+	Seed uint64 `yaml:"seed"`
+	// Wires says what hangs at a front port: tap:NAME or tap:NAME@PATH, PATH being a network namespace file.
+	// A port without an entry has a wire that nothing hangs at; its link is up all the same.
+	Wires map[string]string `yaml:"wires,omitempty"`
+}
+
+// Duration is a time.Duration written as "1s", "250ms".
+type Duration time.Duration
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
+	v, err := time.ParseDuration(n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil {
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %q is not a duration: want 1s, 250ms", n.Line, n.Value)}}
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalYAML implements yaml.Marshaler.
+func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
+
+// Default is what runs without a file.
+func Default() Config {
+	return Config{
+		Socket:    client.DefaultSocket,
+		Watermark: wire.Watermark,
+		LinkPoll:  Duration(time.Second),
+		Reconcile: Duration(time.Second),
+		Sim:       Sim{Timeline: TimelineCompressed, Seed: 1},
+	}
+}
+
+// Error is a refusal of a file: where and why.
+type Error struct {
+	File string
+	Line int // 0 when it belongs to no line
+	Why  string
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.File, e.Why)
+	}
+	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Why)
+}
+
+// Load reads a file over the defaults. A file that is there and wrong gives one
+// or more *Error, joined; one that cannot be read gives the system's error.
+func Load(path string) (Config, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	return Parse(path, b)
+}
+
+// Parse is Load for bytes at hand; name is what errors call them.
+func Parse(name string, b []byte) (Config, error) {
+	c := Default()
+	if len(b) > maxBytes {
+		return c, &Error{name, 0, fmt.Sprintf("longer than %d bytes", maxBytes)}
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	dec.KnownFields(true)
+	if err := dec.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return c, decodeErrors(name, err)
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return c, &Error{name, 0, "more than one document"}
+	}
+	var at yaml.Node
+	_ = yaml.Unmarshal(b, &at) // decoded above without error; this is only for the lines
+	return c, c.check(name, &at)
+}
+
+// Check refuses values that Default does not have and that no file gave.
+func (c Config) Check() error { return c.check("configuration", nil) }
+
+func (c Config) check(name string, at *yaml.Node) error {
+	var errs []error
+	bad := func(path []string, format string, args ...any) {
+		errs = append(errs, &Error{name, line(at, path), strings.Join(path, ".") + ": " + fmt.Sprintf(format, args...)})
+	}
+	if c.Socket == "" {
+		bad([]string{"socket"}, "empty: want a path")
+	}
+	if c.Workers < 0 || c.Workers > maxWorkers {
+		bad([]string{"workers"}, "%d is out of range: want 0 to %d", c.Workers, maxWorkers)
+	}
+	if c.Watermark < minWatermark || c.Watermark > maxWatermark {
+		bad([]string{"watermark"}, "%d is out of range: want %d to %d", c.Watermark, minWatermark, maxWatermark)
+	} else if c.Watermark%wire.FetchBatch != 0 {
+		bad([]string{"watermark"}, "%d is not a multiple of %d", c.Watermark, wire.FetchBatch)
+	}
+	for _, d := range []struct {
+		key string
+		v   Duration
+	}{{"link-poll", c.LinkPoll}, {"reconcile", c.Reconcile}} {
+		if v := time.Duration(d.v); v < minPoll || v > maxPoll {
+			bad([]string{d.key}, "%v is out of range: want %v to %v", v, minPoll, maxPoll)
+		}
+	}
+	seen := map[string]string{}
+	for _, k := range keys(c.Ports) {
+		path := []string{"ports", k}
+		p, err := board.Parse(k)
+		if err != nil {
+			bad(path, "%v", err)
+			continue
+		}
+		if first, ok := seen[p.Name]; ok {
+			bad(path, "is %s, which is set as %q already", p, first)
+		}
+		seen[p.Name] = k
+		if m := c.Ports[k].MTU; m != 0 {
+			if err := board.CheckMTU(m); err != nil {
+				bad(append(path, "mtu"), "%v", err)
+			}
+		}
+	}
+	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
+		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
+	}
+	for _, k := range keys(c.Sim.Wires) {
+		path := []string{"sim", "wires", k}
+		if _, err := board.Parse(k); err != nil {
+			bad(path, "%v", err)
+		}
+		if _, err := ParseWire(c.Sim.Wires[k]); err != nil {
+			bad(path, "%v", err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// MTU returns the MTU that a port is to have, 0 when the file does not say.
+func (c Config) MTU(p board.Port) int {
+	for k, v := range c.Ports {
+		if q, err := board.Parse(k); err == nil && q.Index == p.Index && v.MTU != 0 {
+			return v.MTU
+		}
+	}
+	return 0
+}
+
+// WorkerCount is Workers with 0 resolved.
+func (c Config) WorkerCount() int {
+	if c.Workers > 0 {
+		return c.Workers
+	}
+	return min(runtime.GOMAXPROCS(0), maxWorkers)
+}
+
+// YAML prints the whole configuration, defaults included.
+func (c Config) YAML() ([]byte, error) {
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(c); err != nil {
+		return nil, fmt.Errorf("print configuration: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// Wire is what hangs at a front port of the simulated card.
+type Wire struct {
+	TAP   string // interface name
+	NetNS string // path of a network namespace; empty is that of the process
+}
+
+// ParseWire reads "tap:NAME" or "tap:NAME@PATH".
+func ParseWire(s string) (Wire, error) {
+	rest, ok := strings.CutPrefix(s, "tap:")
+	tap, ns, at := strings.Cut(rest, "@")
+	if !ok || tap == "" || len(tap) > 15 || strings.ContainsAny(tap, "/ ") || at && ns == "" {
+		return Wire{}, fmt.Errorf("wire %q: want tap:NAME or tap:NAME@PATH", s)
+	}
+	return Wire{TAP: tap, NetNS: ns}, nil
+}
+
+func keys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}
+
+// line finds the line of a key; 0 when the file does not have it.
+func line(n *yaml.Node, path []string) int {
+	if n == nil || len(path) == 0 {
+		return 0
+	}
+	if n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
+		n = n.Content[0]
+	}
+	if n.Kind != yaml.MappingNode {
+		return 0
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == path[0] {
+			if l := line(n.Content[i+1], path[1:]); l != 0 {
+				return l
+			}
+			return n.Content[i].Line
+		}
+	}
+	return 0
+}
+
+var (
+	withLine   = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
+	unknownKey = regexp.MustCompile(`^field (\S+) not found in type \S+$`)
+	wrongType  = regexp.MustCompile("^cannot unmarshal !!(\\S+)(?: `(.*)`)? into (\\S+)$")
+)
+
+// decodeErrors says what the YAML decoder found in words without Go types.
+func decodeErrors(name string, err error) error {
+	lines := []string{err.Error()}
+	var te *yaml.TypeError
+	if errors.As(err, &te) {
+		lines = te.Errors
+	}
+	var errs []error
+	for _, s := range lines {
+		e := &Error{File: name, Why: strings.TrimPrefix(s, "yaml: ")}
+		if m := withLine.FindStringSubmatch(s); m != nil {
+			_, _ = fmt.Sscan(m[1], &e.Line) // digits, by the expression
+			e.Why = m[2]
+		}
+		if m := unknownKey.FindStringSubmatch(e.Why); m != nil {
+			e.Why = fmt.Sprintf("unknown key %q", m[1])
+		} else if m := wrongType.FindStringSubmatch(e.Why); m != nil {
+			got := m[2]
+			if got == "" {
+				got = m[1] // seq, map: it has no text of its own
+			}
+			e.Why = fmt.Sprintf("%q has the wrong type: want %s", got, typeWord(m[3]))
+		}
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
+// typeWord is a Go type as somebody who writes the file would call it.
+func typeWord(goType string) string {
+	switch {
+	case goType == "int", goType == "uint64":
+		return "a number"
+	case goType == "string":
+		return "text"
+	default:
+		return "keys with values"
+	}
+}

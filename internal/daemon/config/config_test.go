@@ -1,0 +1,118 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/board"
+)
+
+func TestParse(t *testing.T) {
+	c, err := Parse("oxpd.yaml", []byte(`
+socket: /tmp/x.sock
+workers: 3
+watermark: 0x200
+link-poll: 250ms
+ports:
+  PortF1: {mtu: 9000}
+sim:
+  timeline: real
+  seed: 7
+  wires:
+    F1: tap:far1@/run/netns/far
+`))
+	require.NoError(t, err)
+	want := Default()
+	want.Socket, want.Workers, want.Watermark, want.LinkPoll = "/tmp/x.sock", 3, 0x200, Duration(250*time.Millisecond)
+	want.Ports = map[string]Port{"PortF1": {MTU: 9000}}
+	want.Sim = Sim{Timeline: TimelineReal, Seed: 7, Wires: map[string]string{"F1": "tap:far1@/run/netns/far"}}
+	assert.Equal(t, want, c)
+	assert.Equal(t, 9000, c.MTU(board.ByIndex(8)))
+	assert.Equal(t, 0, c.MTU(board.ByIndex(0)))
+}
+
+func TestParseNothing(t *testing.T) {
+	for name, text := range map[string]string{"empty file": "", "comment only": "# nothing\n", "empty mapping": "{}"} {
+		t.Run(name, func(t *testing.T) {
+			c, err := Parse("f", []byte(text))
+			require.NoError(t, err)
+			assert.Equal(t, Default(), c)
+		})
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, tc := range []struct{ name, text, want string }{
+		{"unknown key", "workers: 1\nworkes: 2\n", `f:2: unknown key "workes"`},
+		{"unknown key inside", "sim:\n  seed: 1\n  sed: 2\n", `f:3: unknown key "sed"`},
+		{"unknown key of a port", "ports:\n  oxp1:\n    mut: 2\n", `f:3: unknown key "mut"`},
+		{"text for a number", "workers: many\n", `f:1: "many" has the wrong type: want a number`},
+		{"list for a mapping", "sim: [1]\n", `f:1: "seq" has the wrong type: want keys with values`},
+		{"not yaml", "workers: 1\nsocket: b: c\n", "f:2: mapping values are not allowed in this context"},
+		{"two documents", "workers: 1\n---\nworkers: 2\n", "f: more than one document"},
+		{"key twice", "workers: 1\nworkers: 2\n", `f:2: mapping key "workers" already defined at line 1`},
+		{"workers above the rings", "\nworkers: 9\n", "f:2: workers: 9 is out of range: want 0 to 8"},
+		{"workers below zero", "workers: -1", "f:1: workers: -1 is out of range: want 0 to 8"},
+		{"watermark below a batch", "watermark: 15", "f:1: watermark: 15 is out of range: want 16 to 4096"},
+		{"watermark between batches", "watermark: 100", "f:1: watermark: 100 is not a multiple of 16"},
+		{"poll too fast", "link-poll: 1ms", "f:1: link-poll: 1ms is out of range: want 10ms to 1m0s"},
+		{"not a duration", "link-poll: 5", `f:1: "5" is not a duration: want 1s, 250ms`},
+		{"mtu below", "ports:\n  oxp1:\n    mtu: 71\n", "f:3: ports.oxp1.mtu: mtu 71 is out of range: want 72 to 9000"},
+		{"mtu above", "ports: {oxp1: {mtu: 9001}}", "f:1: ports.oxp1.mtu: mtu 9001 is out of range: want 72 to 9000"},
+		{"unknown port", "ports:\n  oxp13: {}\n", `f:2: ports.oxp13: unknown port "oxp13": want oxp1 to oxp12, Port1 to Port8, PortF1 to PortF4, or F1 to F4`},
+		{"port twice", "ports:\n  F1: {}\n  oxp9: {}\n", `f:3: ports.oxp9: is oxp9 (PortF1), which is set as "F1" already`},
+		{"timeline", "sim: {timeline: fast}", `f:1: sim.timeline: "fast": want compressed or real`},
+		{"wire", "sim:\n  wires:\n    F1: far\n", `f:3: sim.wires.F1: wire "far": want tap:NAME or tap:NAME@PATH`},
+		{"wire without namespace", "sim: {wires: {F1: 'tap:a@'}}", `f:1: sim.wires.F1: wire "tap:a@": want tap:NAME or tap:NAME@PATH`},
+		{"empty socket", "socket: ''", "f:1: socket: empty: want a path"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Parse("f", []byte(tc.text))
+			require.Error(t, err)
+			assert.Equal(t, tc.want, err.Error())
+			var e *Error
+			assert.ErrorAs(t, err, &e)
+		})
+	}
+}
+
+func TestParseNamesEveryUnknownKey(t *testing.T) {
+	_, err := Parse("f", []byte("a: 1\nworkers: 2\nb: 3\n"))
+	require.Error(t, err)
+	assert.Equal(t, "f:1: unknown key \"a\"\nf:3: unknown key \"b\"", err.Error())
+}
+
+func TestShownConfigurationIsAccepted(t *testing.T) {
+	c := Default()
+	c.Ports = map[string]Port{"oxp9": {MTU: 9000}}
+	b, err := c.YAML()
+	require.NoError(t, err)
+	got, err := Parse("shown", b)
+	require.NoError(t, err)
+	assert.Equal(t, c, got)
+}
+
+func TestLoad(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	_, err := Load(path)
+	assert.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.WriteFile(path, make([]byte, maxBytes+1), 0o600))
+	_, err = Load(path)
+	assert.ErrorContains(t, err, "longer than")
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("workers: 1\nsim: {wires: {F1: tap:a}}"))
+	f.Add([]byte("ports: {oxp1: {mtu: 9000}}\n---\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := Parse("f", b)
+		if err == nil && c.Check() != nil {
+			t.Fatal("a file that was accepted does not pass Check")
+		}
+	})
+}

@@ -1,0 +1,53 @@
+// Package daemon is oxpd as a process: it wires the parts together, brings the
+// card up, keeps what it wants and what the card has the same, and answers on
+// the control socket (package client has its documents).
+//
+// # Bring-up
+//
+//	device            open, ids, BARs decoded
+//	bus-master        the card may reach memory
+//	rings             memory, addresses, enables, first credit: before the handshake
+//	ready             the target's endpoint driver and its barmap
+//	handshake         once per coprocessor boot; a finished one is recognised
+//	interrupt-levels  time part, now that the clock is known
+//	rpc               facility and configuration: minutes after the handshake
+//	platform          assembly text; another board is refused
+//	netagent          cookie, answers, port table
+//	uplinks           uplink, PortF1 and PortF2 raised
+//	ports             F1, F2, then the switch's: MAC, LIF with read-back, interface
+//	links             one look at each link
+//
+// A stage that may come true by waiting is tried again for ever and says in
+// `oxpd status` what it waits for. What waiting does not cure (another board, a
+// barmap of another version, rings that somebody else programmed) ends the
+// daemon with its reason, and with nothing left that was not there before.
+//
+// # Who owns what while running
+//
+//	worker  x n   output queues -> verdict -> sink -> TAP        data path
+//	transmitter   TAPs -> input queue                            data path
+//	owner   x 12  one queue of requests per port: provisioning, MTU, read-back
+//	link poller   one link a tick -> carrier
+//	reconciler    one LIF a tick -> owner; waiting ports; a stalled rpc channel
+//	link watcher  netlink -> owner
+//	liveness      config space; all ones ends every other one of these
+//
+// The MTU of a port has one owner (design.md, rule 11). A change from the control
+// socket and one made with `ip link` are both requests in its queue: the LIF
+// first, read back, then the interface; or everything is as it was before.
+//
+// # Stop
+//
+// One sequence, whatever asks for it and how often: the handshake is finished,
+// everything above ends and is waited for, the interfaces are removed. Rings
+// stay enabled and their memory stays with the card when the provider of the
+// memory keeps it. If not, bus mastering is cleared before memory is released,
+// and the log says that the coprocessor must reboot. Only a teardown disables
+// rings.
+//
+// # What it leaves out
+//
+// Adopting the rings of an earlier process, keeping interfaces across a restart,
+// switch registers, filters and metrics. A card that left the bus is not brought
+// up again: the daemon says so and waits to be stopped.
+package daemon

@@ -1,0 +1,204 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/mmio"
+	"oxpd/rpc"
+	"oxpd/rpc/msg"
+)
+
+// Bounds of the control socket. Whoever may open it is trusted with the card,
+// but a client that hangs must not take the daemon with it.
+const (
+	maxBody        = 4 << 10
+	maxHeader      = 16 << 10
+	readLimit      = 5 * time.Second
+	idleLimit      = 5 * time.Second
+	maxClients     = 64
+	mtuLimit       = 12 * time.Second // two commands of 2 s, the same to put the LIF back, and somebody else's in front
+	countersLimit  = 12 * time.Second // four commands of 2 s, and somebody else's in front
+	stopAnswerWait = 20 * time.Second
+)
+
+// control is what the server shows and changes: the daemon.
+type control interface {
+	status() client.Status
+	ports() client.Ports
+	mtu(p board.Port) client.MTU
+	setMTU(ctx context.Context, p board.Port, mtu int) (client.MTU, error)
+	stats(only *board.Port) client.Stats
+	counters(ctx context.Context) (client.Counters, error)
+	stop(ctx context.Context, teardown bool) (client.StopResult, error)
+}
+
+// hinted is an error together with what its reader can do.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h *hinted) Unwrap() error { return h.error }
+
+// refusal is an error with the code that the control socket gives it.
+type refusal struct {
+	error
+	code client.Code
+}
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// newServer makes the HTTP server of the control socket.
+func newServer(c control, log *slog.Logger) *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.status(), nil) })
+	mux.HandleFunc("GET /v1/ports", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.ports(), nil) })
+	mux.HandleFunc("GET /v1/ports/{port}/mtu", func(w http.ResponseWriter, r *http.Request) {
+		p, err := board.Parse(r.PathValue("port"))
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
+		answer(w, c.mtu(p), nil)
+	})
+	mux.HandleFunc("PUT /v1/ports/{port}/mtu", func(w http.ResponseWriter, r *http.Request) {
+		p, err := board.Parse(r.PathValue("port"))
+		var in client.SetMTU
+		if err == nil {
+			err = decode(w, r, &in)
+		}
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), mtuLimit)
+		defer cancel()
+		m, err := c.setMTU(ctx, p, in.MTU)
+		answer(w, m, err)
+	})
+	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
+		name := r.URL.Query().Get("port")
+		if name == "" {
+			answer(w, c.stats(nil), nil)
+			return
+		}
+		p, err := board.Parse(name)
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
+		answer(w, c.stats(&p), nil)
+	})
+	mux.HandleFunc("GET /v1/counters", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), countersLimit)
+		defer cancel()
+		v, err := c.counters(ctx)
+		answer(w, v, err)
+	})
+	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
+		var in client.StopRequest
+		if err := decode(w, r, &in); err != nil {
+			answer(w, nil, err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), stopAnswerWait)
+		defer cancel()
+		v, err := c.stop(ctx, in.Teardown)
+		answer(w, v, err)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, nil, &refusal{fmt.Errorf("no such request: %s %s", r.Method, r.URL.Path), client.CodeUsage})
+	})
+	return &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: readLimit,
+		ReadTimeout:       readLimit,
+		WriteTimeout:      stopAnswerWait + readLimit,
+		IdleTimeout:       idleLimit,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// decode reads a bounded JSON body, strictly.
+func decode(w http.ResponseWriter, r *http.Request, into any) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
+		return &refusal{fmt.Errorf("decode request: %w", err), client.CodeUsage}
+	}
+	return nil
+}
+
+// answer writes a document, or the refusal that err is.
+func answer(w http.ResponseWriter, doc any, err error) {
+	status := http.StatusOK
+	if err != nil {
+		e := describe(err)
+		doc, status = e, statusOf(e.Code)
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		http.Error(w, "encode answer: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n')) // a client that has gone does not want it
+}
+
+// describe turns an error into the document of a refusal.
+func describe(err error) *client.Error {
+	e := &client.Error{Schema: client.Schema, Code: client.CodeFailed, Message: err.Error()}
+	var (
+		h       *hinted
+		r       *refusal
+		unknown *board.UnknownPortError
+		outside *board.MTURangeError
+		rc      *msg.RCError
+	)
+	if errors.As(err, &h) {
+		e.Hint = h.hint
+	}
+	switch {
+	case errors.As(err, &r):
+		e.Code = r.code
+	case errors.As(err, &unknown):
+		e.Code = client.CodeUnknownPort
+	case errors.As(err, &outside):
+		e.Code = client.CodeUsage
+	case errors.Is(err, mmio.ErrGone):
+		e.Code = client.CodeGone
+	case errors.Is(err, rpc.ErrTimeout), errors.Is(err, rpc.ErrStalled), errors.Is(err, context.DeadlineExceeded):
+		e.Code = client.CodeTimeout
+	case errors.As(err, &rc):
+		e.Code = client.CodeRefused
+	}
+	return e
+}
+
+func statusOf(c client.Code) int {
+	switch c {
+	case client.CodeUsage:
+		return http.StatusBadRequest
+	case client.CodeUnknownPort:
+		return http.StatusNotFound
+	case client.CodeRefused:
+		return http.StatusConflict
+	case client.CodeNotReady, client.CodeGone:
+		return http.StatusServiceUnavailable
+	case client.CodeTimeout:
+		return http.StatusGatewayTimeout
+	default:
+		return http.StatusInternalServerError
+	}
+}

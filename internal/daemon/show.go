@@ -1,0 +1,334 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/port"
+	"oxpd/octep"
+	"oxpd/ring"
+	"oxpd/ring/wire"
+	"oxpd/rpc/msg"
+)
+
+// status implements control. It reads config space and nothing else of the card.
+func (d *Daemon) status() client.Status {
+	d.mu.Lock()
+	s := client.Status{
+		Schema:     client.Schema,
+		Version:    d.o.Version,
+		PID:        os.Getpid(),
+		Uptime:     (d.clock.Now() - d.began).Seconds(),
+		State:      d.state,
+		Rings:      wire.OQs,
+		Workers:    d.workers,
+		PortsTotal: board.Ports,
+		Warnings:   append([]string{}, d.warnings...),
+		Device:     client.Device{Simulated: d.o.Simulated, Platform: d.platform.Platform, Assembly: d.platform.Assembly, ClockMHz: d.clocks},
+	}
+	if d.uplink != nil {
+		s.Warnings = append(s.Warnings, d.uplink.Error())
+	}
+	if d.dev != nil {
+		s.Device.Name = d.dev.Name()
+		s.Device.Alive = !d.closed && octep.Alive(d.dev)
+	}
+	d.mu.Unlock()
+	s.Stages = d.track.snapshot()
+	for _, o := range d.allOwners() {
+		v := o.snapshot()
+		switch {
+		case v.up:
+			s.PortsUp++
+			if v.err != nil {
+				s.Warnings = append(s.Warnings, fmt.Sprintf("%s: %v", o.port, v.err))
+			}
+		case v.err != nil:
+			s.Warnings = append(s.Warnings, fmt.Sprintf("%s waits for %s: %v", o.port, v.awaiting, v.err))
+		}
+		if v.linkErr != nil {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("%s: link unknown: %v", o.port, v.linkErr))
+		}
+	}
+	return s
+}
+
+// ports implements control.
+func (d *Daemon) ports() client.Ports {
+	out := client.Ports{Schema: client.Schema}
+	for _, p := range board.All() {
+		q := client.Port{
+			IfName: p.Name, Label: p.Label, Tag: p.Tag.String(), SpeedMbps: p.SpeedMbps, OperState: client.OperDown, Admin: client.OperDown,
+			Link: client.LinkUnknown, State: client.PortWaiting, Awaiting: "bring-up", LIF: d.showLIF(p),
+		}
+		if o := d.owner(p); o != nil {
+			v := o.snapshot()
+			q.Awaiting = v.awaiting
+			if v.err != nil && !v.up {
+				q.Awaiting += ": " + v.err.Error()
+			}
+			if v.haveMAC {
+				q.Address = net.HardwareAddr(v.mac[:]).String()
+			}
+			if v.up {
+				q.State = client.PortUp
+			}
+			if v.linkErr == nil {
+				q.Link = v.link
+			}
+			if v.admin {
+				q.Admin = client.OperUp
+				if v.linkUp() {
+					q.OperState = client.OperUp
+				}
+			}
+			q.IfIndex, q.MTU = kernel(v.iface)
+		}
+		out.Ports = append(out.Ports, q)
+	}
+	return out
+}
+
+// kernel reads an interface's index and MTU; zeros while there is none.
+func kernel(i iface) (index, mtu int) {
+	p, ok := i.(*port.Port)
+	if !ok {
+		return 0, 0
+	}
+	mtu, err := p.MTU()
+	if err != nil {
+		return 0, 0 // closed or removed since
+	}
+	return p.Index(), mtu
+}
+
+func (d *Daemon) owner(p board.Port) *owner {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.owners[p.Index]
+}
+
+var lifModes = [...]string{msg.FwdFree: "free", msg.FwdL2: "L2", msg.FwdL3: "L3", msg.FwdBoth: "both"}
+
+func (d *Daemon) showLIF(p board.Port) client.LIF {
+	s := d.lifs.State(p)
+	l := client.LIF{Index: uint32(p.LIF()), Present: s.Present}
+	if s.Present {
+		l.Address = net.HardwareAddr(s.Have.MAC[:]).String()
+		l.MTU, l.Mode, l.AdminDisabled = int(s.Have.MTU), lifModes[s.Have.Fwd&msg.FlagFwdMask], s.Have.AdminDisabled
+	}
+	if s.Err != nil {
+		l.Error = s.Err.Error()
+	}
+	return l
+}
+
+// mtu implements control.
+func (d *Daemon) mtu(p board.Port) client.MTU {
+	m := client.MTU{Schema: client.Schema, IfName: p.Name, Label: p.Label, Switch: client.SwitchNone}
+	if s := d.lifs.State(p); s.Present {
+		m.LIF = int(s.Have.MTU)
+	}
+	if o := d.owner(p); o != nil {
+		_, m.Interface = kernel(o.snapshot().iface)
+	}
+	m.Effective = min(m.LIF, m.Interface)
+	if p.BehindSwitch() {
+		m.Switch = client.SwitchUnknown
+		m.Note = "the switch may cap frames below the effective MTU; its limit has not been read"
+	}
+	return m
+}
+
+// setMTU implements control.
+func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int) (client.MTU, error) {
+	if err := board.CheckMTU(mtu); err != nil {
+		return client.MTU{}, err
+	}
+	d.mu.Lock()
+	o, state := d.owners[p.Index], d.state
+	d.mu.Unlock()
+	switch {
+	case state == client.StateStopping, state == client.StateFailed:
+		return client.MTU{}, &refusal{fmt.Errorf("set mtu of %s: the daemon is %s", p, state), client.CodeNotReady}
+	case o == nil:
+		return client.MTU{}, &hinted{
+			&refusal{fmt.Errorf("set mtu of %s: %w: the bring-up has not come to the ports", p, errNotUp), client.CodeNotReady},
+			"see oxpd status for what it waits for",
+		}
+	}
+	if err := o.ask(ctx, reqMTU, mtu); err != nil {
+		return client.MTU{}, err
+	}
+	return d.mtu(p), nil
+}
+
+// counters implements control: the one reading request that asks the card.
+func (d *Daemon) counters(ctx context.Context) (client.Counters, error) {
+	d.mu.Lock()
+	state := d.state
+	d.mu.Unlock()
+	var (
+		sys   [msg.CountersSys]uint64
+		ports [msg.CountersPort][msg.CountersPortStride]uint64
+	)
+	if state == client.StateStopping || state == client.StateFailed {
+		return client.Counters{}, &refusal{fmt.Errorf("read counters: the daemon is %s", state), client.CodeNotReady}
+	}
+	if err := d.table.counters(ctx, &sys, &ports); err != nil {
+		return client.Counters{}, fmt.Errorf("read counters: %w", err)
+	}
+	out := client.Counters{Schema: client.Schema}
+	for i, v := range sys {
+		out.Counters = append(out.Counters, client.Counter{Index: i, Name: msg.CounterNames[i], Value: v})
+	}
+	for i := range ports[0] {
+		p := client.FastPathPort{
+			Port: i, Name: fastPathName(i),
+			RX: ports[msg.CounterPortRX][i], TX: ports[msg.CounterPortTX][i], TXDropQueueFull: ports[msg.CounterPortTXQueueFull][i],
+		}
+		if i <= lastNamedPort || p.RX|p.TX|p.TXDropQueueFull != 0 {
+			out.Ports = append(out.Ports, p)
+		}
+	}
+	return out, nil
+}
+
+// lastNamedPort is the fast path's port of PortF2; those above face the host
+// (rpc-lif.md 6.2).
+const lastNamedPort = 2
+
+func fastPathName(i int) string {
+	if i == 0 {
+		return "uplink"
+	}
+	for _, p := range board.All() {
+		if p.FastPath == i {
+			return p.Label
+		}
+	}
+	return "host"
+}
+
+// stats implements control. It touches neither the card nor a lock that a
+// command to it holds.
+func (d *Daemon) stats(only *board.Port) client.Stats {
+	dev, ports, quiet := d.read()
+	sum := sums(dev, ports, quiet)
+	for try := 0; !(sum.Quiet && sum.Accounted) && try < sumTries; try++ {
+		dev, ports, quiet = d.read()
+		sum = sums(dev, ports, quiet)
+	}
+	out := client.Stats{Schema: client.Schema, Device: deviceCounters(dev), Sums: sum}
+	for i, s := range ports {
+		p := board.ByIndex(i)
+		if only != nil && only.Index != i {
+			continue
+		}
+		out.Ports = append(out.Ports, portStats(p, s))
+	}
+	return out
+}
+
+// sumTries bounds how often the counters are read in the hope of a moment in
+// which no packet arrives.
+const sumTries = 3
+
+// read takes all counters: the device's, then the ports', then the device's again
+// to see whether anything moved.
+func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bool) {
+	d.mu.Lock()
+	rings := d.rings
+	taps := make(map[int]*port.Port, len(d.taps))
+	for p := range d.taps {
+		taps[p.Board().Index] = p
+	}
+	d.mu.Unlock()
+	device := func() (s ring.Stats) {
+		if rings != nil {
+			s = rings.Stats()
+		}
+		return s
+	}
+	dev = device()
+	for i := range ports {
+		if p := taps[i]; p != nil {
+			ports[i] = p.Stats()
+		} else {
+			ports[i] = d.counts[i].Stats()
+		}
+	}
+	return dev, ports, device().Done == dev.Done
+}
+
+// deviceCounters flattens the ring counters under the names that they carry.
+func deviceCounters(s ring.Stats) map[string]uint64 {
+	s.Queues = nil
+	b, err := json.Marshal(s)
+	var all map[string]any
+	if err == nil {
+		dec := json.NewDecoder(bytes.NewReader(b))
+		dec.UseNumber()
+		err = dec.Decode(&all)
+	}
+	if err != nil {
+		panic("daemon: ring counters do not encode: " + err.Error()) // they are numbers
+	}
+	delete(all, "ring") // -1 in the sums
+	out := make(map[string]uint64, len(all))
+	for name, v := range all {
+		n, ok := v.(json.Number)
+		if !ok {
+			continue
+		}
+		if u, err := strconv.ParseUint(n.String(), 10, 64); err == nil {
+			out[name] = u
+		}
+	}
+	return out
+}
+
+// portStats gives a port's counters under both sets of names. In those of `ip`
+// what the card sent is RX; errors and drops stay on their own side.
+func portStats(p board.Port, s port.Stats) client.PortStats {
+	out := client.PortStats{
+		IfName: p.Name, Label: p.Label, Counters: map[string]uint64{},
+		Stats64: client.Stats64{
+			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.TapDown},
+			TX: client.LinkStats{Bytes: s.TxBytes, Packets: s.TxPackets, Errors: s.TapReadErrors, Dropped: s.TxDrops + s.TapKernelDropped},
+		},
+	}
+	s.Each(func(name string, value uint64) { out.Counters[name] = value })
+	return out
+}
+
+// sums checks invariant 4 of datapath.md 4: each packet that was taken from a
+// ring is in exactly one disposition.
+func sums(dev ring.Stats, ports [board.Ports]port.Stats, quiet bool) client.Sums {
+	add := map[string]uint64{
+		"rx_untagged": dev.Untagged, "rx_span_nobuf": dev.SpanNoBuf, "rx_long": dev.Long, "rx_filtered": dev.Dropped,
+	}
+	for i := range ports {
+		s := &ports[i]
+		add["rx_packets"] += s.RxPackets
+		add["rx_malformed"] += s.RxMalformed
+		add["rx_toolong"] += s.RxTooLong
+		add["tap_down"] += s.TapDown
+		add["tap_err"] += s.TapErr
+	}
+	out := client.Sums{Quiet: quiet, Taken: dev.Done, Addends: add}
+	var total uint64
+	for _, v := range add {
+		total += v
+	}
+	out.Difference = int64(dev.Done - total)
+	out.Accounted = out.Difference == 0
+	return out
+}

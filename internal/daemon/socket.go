@@ -1,0 +1,169 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	socketMode   = 0o600
+	lockMode     = 0o600
+	socketDir    = 0o755
+	lockSuffix   = ".lock"
+	connectLimit = time.Second // of the test whether somebody listens
+	maxPIDText   = 32
+)
+
+// RunningError says that another daemon has the socket.
+type RunningError struct {
+	Socket string
+	PID    int // 0 when it could not be found out
+}
+
+func (e *RunningError) Error() string {
+	who := "another daemon"
+	if e.PID != 0 {
+		who += " (pid " + strconv.Itoa(e.PID) + ")"
+	}
+	return who + " listens on " + e.Socket
+}
+
+// controlSocket is the daemon's listener together with the lock that makes it
+// the only one. The lock file stays behind: removing it would let two daemons
+// hold locks on two files of one name.
+type controlSocket struct {
+	net.Listener
+	path string
+	lock *os.File
+	ino  uint64
+}
+
+// listen takes the lock next to path and listens on path with mode 0600. A
+// socket that nobody listens on any more is replaced; anything else in its
+// place is left alone and refused. Another daemon gives a *RunningError.
+func listen(path string) (*controlSocket, error) {
+	if err := os.MkdirAll(filepath.Dir(path), socketDir); err != nil {
+		return nil, fmt.Errorf("make directory of the control socket: %w", err)
+	}
+	lock, err := takeLock(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := listenLocked(path, lock)
+	if err != nil {
+		_ = lock.Close() // the error that matters is the listener's
+		return nil, err
+	}
+	return s, nil
+}
+
+func listenLocked(path string, lock *os.File) (*controlSocket, error) {
+	switch fi, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("look at the control socket: %w", err)
+	case fi.Mode()&os.ModeSocket == 0:
+		return nil, fmt.Errorf("listen on %s: a file that is not a socket is in its place", path)
+	default:
+		if pid, ok := listener(path); ok {
+			return nil, &RunningError{Socket: path, PID: pid}
+		}
+	}
+	// The socket gets its mode before it gets its name, so that nobody but the
+	// owner can connect at any moment.
+	fresh := path + "." + strconv.Itoa(os.Getpid())
+	_ = os.Remove(fresh) // left by a process of the same number that died between the two steps
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on the control socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	var st unix.Stat_t
+	err = os.Chmod(fresh, socketMode)
+	if err == nil {
+		err = os.Rename(fresh, path)
+	}
+	if err == nil {
+		err = unix.Stat(path, &st)
+	}
+	if err != nil {
+		_ = l.Close()
+		_ = os.Remove(fresh)
+		return nil, fmt.Errorf("put the control socket in its place: %w", err)
+	}
+	return &controlSocket{Listener: l, path: path, lock: lock, ino: st.Ino}, nil
+}
+
+// release removes the socket's name, when it is still this daemon's, and gives the lock back.
+func (s *controlSocket) release() error {
+	err := s.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
+	}
+	var st unix.Stat_t
+	if unix.Stat(s.path, &st) == nil && st.Ino == s.ino {
+		err = errors.Join(err, os.Remove(s.path))
+	}
+	return errors.Join(err, s.lock.Close())
+}
+
+// takeLock opens and locks the lock file and writes the process id into it.
+func takeLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path+lockSuffix, os.O_RDWR|os.O_CREATE, lockMode)
+	if err != nil {
+		return nil, fmt.Errorf("open lock of the control socket: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, &RunningError{Socket: path, PID: lockPID(f)}
+		}
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("write %s: %w", f.Name(), err)
+	}
+	return f, nil
+}
+
+func lockPID(f *os.File) int {
+	b := make([]byte, maxPIDText)
+	n, _ := f.ReadAt(b, 0) // a short read is the rule; nothing read is no number
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+// listener tells whether somebody listens on the socket, and who.
+func listener(path string) (pid int, ok bool) {
+	c, err := net.DialTimeout("unix", path, connectLimit)
+	if err != nil {
+		return 0, false
+	}
+	defer c.Close()
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, true
+	}
+	_ = raw.Control(func(fd uintptr) { // without it the number stays 0, which says unknown
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid, true
+}

@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestListen(t *testing.T) {
+	t.Run("mode 0600", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "run", "oxpd.sock")
+		s, err := listen(path)
+		require.NoError(t, err)
+		fi, err := os.Stat(path)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(socketMode), fi.Mode().Perm())
+		require.NoError(t, s.release())
+		assert.NoFileExists(t, path)
+	})
+	t.Run("second daemon is told socket and pid", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "oxpd.sock")
+		s, err := listen(path)
+		require.NoError(t, err)
+		defer s.release()
+		_, err = listen(path)
+		var re *RunningError
+		require.ErrorAs(t, err, &re)
+		assert.Equal(t, RunningError{Socket: path, PID: os.Getpid()}, *re)
+	})
+	t.Run("listener without the lock is found by connecting", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "oxpd.sock")
+		l, err := net.Listen("unix", path)
+		require.NoError(t, err)
+		defer l.Close()
+		_, err = listen(path)
+		var re *RunningError
+		require.ErrorAs(t, err, &re)
+		assert.Equal(t, os.Getpid(), re.PID)
+	})
+	t.Run("stale socket is replaced", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "oxpd.sock")
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		require.NoError(t, err)
+		l.SetUnlinkOnClose(false)
+		require.NoError(t, l.Close())
+		require.FileExists(t, path)
+		s, err := listen(path)
+		require.NoError(t, err)
+		require.NoError(t, s.release())
+	})
+	t.Run("a file in its place is kept", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "oxpd.sock")
+		require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
+		_, err := listen(path)
+		require.ErrorContains(t, err, "not a socket")
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, "precious", string(b))
+	})
+	t.Run("the lock is free after a refusal", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "oxpd.sock")
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		_, err := listen(path)
+		require.Error(t, err)
+		require.NoError(t, os.Remove(path))
+		s, err := listen(path)
+		require.NoError(t, err)
+		require.NoError(t, s.release())
+	})
+	t.Run("a successor's socket is not removed", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "oxpd.sock")
+		s, err := listen(path)
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(path))
+		l, err := net.Listen("unix", path)
+		require.NoError(t, err)
+		defer l.Close()
+		require.NoError(t, s.release())
+		assert.FileExists(t, path)
+	})
+}

@@ -53,7 +53,8 @@ type rxShard struct {
 type txCounters struct {
 	mu                         sync.Mutex
 	packets, bytes             uint64
-	malformed, toolong, errors uint64
+	malformed, toolong, closed uint64
+	errors                     uint64
 }
 
 // kernelDrops follows a number that starts at 0 with each new interface.
@@ -85,13 +86,22 @@ func (k *kernelDrops) total() uint64 {
 // Stats is a port's numbers at one moment, in frames unless named bytes. Bytes
 // are of the unpadded frame without FCS.
 type Stats struct {
-	RxPackets, RxBytes                      uint64
-	RxMalformed, RxTooLong, TapDown, TapErr uint64
-	TxPackets, TxBytes                      uint64
-	TxDrops                                 uint64 // TxMalformed + TxTooLong
-	TxMalformed, TxTooLong                  uint64
-	TapReadErrors                           uint64 // events, not frames: reads of the TAP that failed
-	TapKernelDropped                        uint64 // frames that the TAP's own queue had no room for
+	RxPackets, RxBytes uint64
+	RxMalformed        uint64
+	RxTooLong          uint64
+	TapDown, TapErr    uint64
+
+	TxPackets, TxBytes uint64
+	TxDrops            uint64 // the sum of the next three
+	TxMalformed        uint64 // shorter than an Ethernet header
+	TxTooLong          uint64 // above the limit and its VLAN tags
+	TxClosed           uint64 // in the TAP's queue when the port was closed
+
+	// TapReadErrors counts events, not frames: reads of the TAP that failed.
+	TapReadErrors uint64
+	// TapKernelDropped is the kernel's TX-dropped of the interface: frames that
+	// the TAP's queue had no room for, or that were sent without carrier.
+	TapKernelDropped uint64
 }
 
 // Stats adds the shards up. TapKernelDropped is as last read; Port.Stats reads
@@ -113,9 +123,10 @@ func (c *Counters) Stats() Stats {
 
 	c.tx.mu.Lock()
 	s.TxPackets, s.TxBytes = c.tx.packets, c.tx.bytes
-	s.TxMalformed, s.TxTooLong, s.TapReadErrors = c.tx.malformed, c.tx.toolong, c.tx.errors
+	s.TxMalformed, s.TxTooLong, s.TxClosed = c.tx.malformed, c.tx.toolong, c.tx.closed
+	s.TapReadErrors = c.tx.errors
 	c.tx.mu.Unlock()
-	s.TxDrops = s.TxMalformed + s.TxTooLong
+	s.TxDrops = s.TxMalformed + s.TxTooLong + s.TxClosed
 	s.TapKernelDropped = c.kernel.total()
 	return s
 }
@@ -142,6 +153,7 @@ func (s Stats) Each(fn func(name string, value uint64)) {
 	fn("tx_drops", s.TxDrops)
 	fn("tx_malformed", s.TxMalformed)
 	fn("tx_toolong", s.TxTooLong)
+	fn("tx_closed", s.TxClosed)
 	fn("tap_read_errors", s.TapReadErrors)
 	fn("tap_kernel_dropped", s.TapKernelDropped)
 }

@@ -35,6 +35,9 @@ type Port struct {
 	closed atomic.Bool // set under all locks
 }
 
+// drainMost ends the emptying of a queue that somebody goes on filling.
+const drainMost = 1 << 20
+
 // tap is the file behind a port, one frame per call. Tests put in one that fails.
 type tap interface {
 	Read(b []byte) (int, error)
@@ -187,17 +190,36 @@ func (p *Port) readDropped() {
 }
 
 // Close removes the interface. It waits for frames in flight; later ones are
-// counted as tap_down. A second Close returns ErrClosed.
+// counted as tap_down. Frames that nobody has read are counted as tx_closed. A
+// second Close returns ErrClosed.
 func (p *Port) Close() error {
 	return p.control("close", func() error {
+		// Down first: nothing is sent any more, so both numbers are the last. An
+		// interface that has gone says so at each step, and there is nothing to do.
+		_ = p.link.setUp(false)
 		p.readDropped()
 		p.counters.lock()
 		p.closed.Store(true)
+		p.counters.tx.closed += p.drain()
 		err := p.tap.Close()
 		p.counters.unlock()
 		p.counters.kernel.retire()
 		return errors.Join(err, p.link.close())
 	})
+}
+
+// drain takes what is left in the TAP's queue and returns how many frames.
+func (p *Port) drain() (frames uint64) {
+	var head [frame.HeaderSize]byte // the rest is cut off
+	for frames < drainMost {
+		switch _, err := p.tap.Read(head[:]); {
+		case err == nil:
+			frames++
+		case !interrupted(err):
+			return frames
+		}
+	}
+	return frames
 }
 
 // lock stops everybody who may be using the file.

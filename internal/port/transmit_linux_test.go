@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -495,4 +496,70 @@ func TestTransmitAllocatesNothing(t *testing.T) {
 	}))
 	assert.EqualValues(t, 201*burst, p.Stats().TxPackets)
 	assert.True(t, bytes.Equal(b, slots.slot[:len(b)]))
+}
+
+// watched counts how often its poller has something to say.
+type watched struct {
+	poller
+	waits atomic.Int64
+}
+
+func (w *watched) wait(ids []int32) (int, error) {
+	w.waits.Add(1)
+	return w.poller.wait(ids)
+}
+
+// TestTransmitIdle: without frames the transmitter does not run, neither with
+// an interface that is down, nor with one that has been deleted.
+func TestTransmitIdle(t *testing.T) {
+	ns := newNS(t)
+	up, down, deleted := open(t, ns, "oxp1"), open(t, ns, "oxp2"), open(t, ns, "oxp3")
+	slots := newSlots(255)
+	slots.auto = true
+	tr, err := NewTransmitter([]*Port{up, down, deleted}, slots, clock.NewReal(), nil)
+	require.NoError(t, err)
+	defer tr.Close()
+	w := &watched{poller: tr.poll}
+	tr.poll = w
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- tr.Run(ctx) }()
+	require.NoError(t, down.Down())
+	ip(t, ns, "link delete oxp3")
+	eventually(t, "noticed", func() bool { return deleted.Stats().TapReadErrors == 1 })
+	linux := listen(t, ns, up.Index())
+	const frames = 20
+	for i := range frames {
+		linux.send(ether(60, 0, 0))
+		eventually(t, "sent", func() bool { return slots.count() == i+1 })
+	}
+	time.Sleep(20 * time.Millisecond)
+	// One for each frame and one after it, and a few for what happened to the interfaces.
+	assert.LessOrEqual(t, w.waits.Load(), int64(2*frames+10))
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
+// TestCloseCountsTheQueue: A19. What Linux sent and nobody read is in a counter too,
+// and so is what it sent without carrier.
+func TestCloseCountsTheQueue(t *testing.T) {
+	ns := newNS(t)
+	p := open(t, ns)
+	linux := listen(t, ns, p.Index())
+	for range 5 {
+		linux.send(ether(1514, 0, 0))
+	}
+	require.NoError(t, p.SetCarrier(false))
+	eventually(t, "kernel's queue follows the carrier", func() bool {
+		return !strings.Contains(ip(t, ns, "link show oxp9"), "state UP")
+	})
+	for range 3 {
+		linux.send(ether(60, 0, 0))
+	}
+	require.NoError(t, p.Close())
+	s := p.Stats()
+	assert.EqualValues(t, 5, s.TxClosed)
+	assert.EqualValues(t, 5, s.TxDrops)
+	assert.EqualValues(t, 3, s.TapKernelDropped)
+	assert.EqualValues(t, 8, s.TxFrames()+s.TapKernelDropped)
 }

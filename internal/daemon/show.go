@@ -234,8 +234,21 @@ func (d *Daemon) stats(only *board.Port) client.Stats {
 		}
 		out.Ports = append(out.Ports, portStats(p, s))
 	}
+	d.mu.Lock()
+	card, simulated := d.dev.(wired)
+	d.mu.Unlock()
+	if simulated {
+		for _, w := range card.WireStats() {
+			if only == nil || only.Name == w.IfName {
+				out.Wires = append(out.Wires, w)
+			}
+		}
+	}
 	return out
 }
+
+// wired is a simulated card, which knows what happens on its wires.
+type wired interface{ WireStats() []client.WireStats }
 
 // sumTries bounds how often the counters are read in the hope of a moment in
 // which no packet arrives.

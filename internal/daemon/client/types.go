@@ -189,6 +189,19 @@ type Stats struct {
 	Device map[string]uint64 `json:"device"`
 	Ports  []PortStats       `json:"ports"`
 	Sums   Sums              `json:"sums"`
+	Wires  []WireStats       `json:"wires,omitempty"` // of a simulated card only
+}
+
+// WireStats tell where the frames of a simulated card's wire ended. Each frame
+// of in (sent from outside) is in one of link_down, runt, oversize,
+// switch_dropped, overrun, filtered, no_fast_path and passed (seen by the fast
+// path, whose own counters say more), or still on the wire. out are the frames
+// that left; out_link_down and out_switch_dropped did not, though the
+// coprocessor counts them as sent.
+type WireStats struct {
+	IfName   string            `json:"ifname"`
+	Label    string            `json:"label"`
+	Counters map[string]uint64 `json:"counters"`
 }
 
 // Port returns the counters of the port with an interface name or label.
@@ -199,6 +212,16 @@ func (s *Stats) Port(name string) (PortStats, bool) {
 		}
 	}
 	return PortStats{}, false
+}
+
+// Wire returns the counters of the wire at the port with an interface name or label.
+func (s *Stats) Wire(name string) (WireStats, bool) {
+	for _, w := range s.Wires {
+		if w.IfName == name || w.Label == name {
+			return w, true
+		}
+	}
+	return WireStats{}, false
 }
 
 // Counter is one of the coprocessor's 182.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"oxpd/internal/board"
 	"oxpd/internal/clock"
 	"oxpd/internal/mmio"
 	"oxpd/octep/csr"
@@ -106,13 +107,13 @@ type IdentityError struct {
 func (e *IdentityError) Error() string {
 	what := "not a CN83XX endpoint"
 	switch {
-	case e.Vendor == csr.PCIVendor && e.Device == csr.PCIDeviceVF:
+	case e.Vendor == board.Vendor && e.Device == board.DeviceVF:
 		what = "a virtual function of the CN83XX endpoint"
-	case e.Vendor == csr.PCIVendor:
+	case e.Vendor == board.Vendor:
 		what = "another device of the same vendor"
 	}
 	return fmt.Sprintf("octep: %s is %04x:%04x, %s; oxpd drives %04x:%04x",
-		e.Name, e.Vendor, e.Device, what, csr.PCIVendor, csr.PCIDevicePF)
+		e.Name, e.Vendor, e.Device, what, board.Vendor, board.DevicePF)
 }
 
 // RingInfo is SDP_EPF_RINFO taken apart.
@@ -225,7 +226,7 @@ func (e *Endpoint) identify() error {
 	if err != nil {
 		return fmt.Errorf("octep: read device id of %s: %w", e.dev.Name(), err)
 	}
-	if vendor != csr.PCIVendor || device != csr.PCIDevicePF {
+	if vendor != board.Vendor || device != board.DevicePF {
 		return &IdentityError{Name: e.dev.Name(), Vendor: uint16(vendor), Device: uint16(device)}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"oxpd/internal/board"
 	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
 	"oxpd/octep/csr"
@@ -151,7 +152,7 @@ var _ Device = (*fakeDevice)(nil)
 
 func newFakeDevice() *fakeDevice {
 	d := &fakeDevice{
-		cfg:  map[int]uint32{csr.CfgVendor: csr.PCIVendor, csr.CfgDevice: csr.PCIDevicePF, csr.CfgCommand: 0},
+		cfg:  map[int]uint32{csr.CfgVendor: board.Vendor, csr.CfgDevice: board.DevicePF, csr.CfgCommand: 0},
 		bar0: newFakeBAR(csr.BAR0Size, 0),
 		bar2: newFakeBAR(csr.BAR2Size, ^uint32(0)),
 	}

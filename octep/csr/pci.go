@@ -1,13 +1,8 @@
 package csr
 
-// Identity in PCI config space (endpoint.md 1).
-const (
-	PCIVendor   = 0x177d   // Cavium
-	PCIDevicePF = 0xa300   // CN83XX endpoint, physical function
-	PCIDeviceVF = 0xa303   // its virtual functions
-	PCIClass    = 0x0b8000 // co-processor, base class in bits 23:16
-	PCIRevision = 1
-)
+// PCIClass is the class code: co-processor, base class in bits 23:16
+// (endpoint.md 1). The ids are in internal/board.
+const PCIClass = 0x0b8000
 
 // Offsets in config space, fixed by the PCI specification, and their widths.
 const (

@@ -43,6 +43,8 @@ const (
 	iqMask = wire.IQSlots - 1
 	// iqRoom keeps one slot empty: at 256 the ring would look like 0.
 	iqRoom = wire.IQSlots - 1
+	// reapAbove is how many outstanding instructions make a look worth its read.
+	reapAbove = wire.IQSlots / 4
 	// cntsFold is the count above which IN_CNTS is written back.
 	cntsFold = 1 << 31
 )
@@ -103,12 +105,25 @@ func (q *IQ) Flush() {
 	q.rec.put(&Record{Kind: KindIQ, Posted: q.total, Finished: q.done})
 }
 
-// Reap looks once at IN_CNTS and frees the slots that the device has finished
-// with. It reads nothing when nothing is outstanding. The caller holds the lock.
+// Reap looks at IN_CNTS and frees the slots that the device has finished with,
+// once a quarter of the ring is outstanding: before that nobody waits for a
+// slot, and the look would be a register read a burst. The caller holds the
+// lock.
 func (q *IQ) Reap() {
+	if q.outstanding() >= reapAbove {
+		q.reap()
+	}
+}
+
+// Settle looks at IN_CNTS in any case and returns how many instructions the
+// device has not finished. It takes the lock.
+func (q *IQ) Settle() int {
+	q.Lock()
+	defer q.Unlock()
 	if q.posted != q.finished {
 		q.reap()
 	}
+	return int(q.posted - q.finished)
 }
 
 func (q *IQ) reap() {
@@ -153,13 +168,6 @@ func (q *IQ) Post(tag uint16, pieces ...[]byte) bool {
 	q.Commit(tag, n)
 	q.Flush()
 	return true
-}
-
-// Outstanding returns how many instructions the device has not finished.
-func (q *IQ) Outstanding() int {
-	q.Lock()
-	defer q.Unlock()
-	return int(q.posted - q.finished)
 }
 
 // stop makes Reserve return nil from now on.

@@ -85,7 +85,7 @@ func TestFullRingKeepsOneSlotFreeAndDropsNothing(t *testing.T) {
 	assert.Equal(t, uint64(1), h.rings.Stats().TxFull)
 	h.regs.inCnts = 10
 	assert.Equal(t, 10, h.post(300), "slots are freed by IN_CNTS")
-	assert.Equal(t, 255, h.rings.iq.Outstanding())
+	assert.Equal(t, 255, h.rings.iq.Settle())
 	s := h.rings.Stats()
 	assert.Equal(t, []uint64{265, 10}, []uint64{s.TxPosted, s.TxFinished})
 }
@@ -98,11 +98,8 @@ func TestFinishedCountWraps(t *testing.T) {
 	h.regs.inCnts = 1<<32 - 3
 	h.post(10)
 	h.regs.inCnts = uint64(uint32(h.regs.inCnts + 10))
-	q.Lock()
-	q.Reap()
-	q.Unlock()
+	assert.Zero(t, q.Settle())
 	assert.Equal(t, uint64(10), h.rings.Stats().TxFinished)
-	assert.Zero(t, q.Outstanding())
 }
 
 func TestCountIsWrittenBackAboveHalf(t *testing.T) {
@@ -112,12 +109,12 @@ func TestCountIsWrittenBackAboveHalf(t *testing.T) {
 	h.post(10)
 	h.regs.log = nil
 	h.regs.inCnts += 10
-	q.Reap()
+	q.Settle()
 	assert.Equal(t, []string{"IN_CNTS"}, h.regs.log)
 	assert.Zero(t, h.regs.inCnts)
 	h.post(3)
 	h.regs.inCnts += 3
-	q.Reap()
+	q.Settle()
 	assert.Equal(t, uint64(13), h.rings.Stats().TxFinished)
 }
 
@@ -125,10 +122,21 @@ func TestCountBeyondWhatWasPostedFreesNothing(t *testing.T) {
 	h := newHand(t)
 	h.post(5)
 	h.regs.inCnts = 6
-	h.rings.iq.Reap()
+	assert.Equal(t, 5, h.rings.iq.Settle())
 	s := h.rings.Stats()
 	assert.Equal(t, []uint64{0, 1}, []uint64{s.TxFinished, s.TxBadCount})
-	assert.Equal(t, 5, h.rings.iq.Outstanding())
+}
+
+func TestReapReadsNothingWhileThereIsRoom(t *testing.T) {
+	h := newHand(t)
+	h.post(reapAbove - 1)
+	h.regs.inCnts = 7
+	before := h.regs.reads
+	h.rings.iq.Reap()
+	assert.Equal(t, before, h.regs.reads)
+	h.post(1)
+	h.rings.iq.Reap()
+	assert.Equal(t, uint64(7), h.rings.Stats().TxFinished)
 }
 
 func TestStopEndsPosting(t *testing.T) {

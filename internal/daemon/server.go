@@ -13,6 +13,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/mmio"
+	"oxpd/lif"
 	"oxpd/rpc"
 	"oxpd/rpc/msg"
 )
@@ -165,9 +166,13 @@ func describe(err error) *client.Error {
 		unknown *board.UnknownPortError
 		outside *board.MTURangeError
 		rc      *msg.RCError
+		hinter  interface{ Hint() string }
 	)
-	if errors.As(err, &h) {
+	switch {
+	case errors.As(err, &h):
 		e.Hint = h.hint
+	case errors.As(err, &hinter):
+		e.Hint = hinter.Hint()
 	}
 	switch {
 	case errors.As(err, &r):
@@ -180,7 +185,9 @@ func describe(err error) *client.Error {
 		e.Code = client.CodeGone
 	case errors.Is(err, rpc.ErrTimeout), errors.Is(err, rpc.ErrStalled), errors.Is(err, context.DeadlineExceeded):
 		e.Code = client.CodeTimeout
-	case errors.As(err, &rc):
+	case errors.Is(err, rpc.ErrNotConfigured):
+		e.Code = client.CodeNotReady
+	case errors.As(err, &rc), errors.Is(err, lif.ErrMismatch):
 		e.Code = client.CodeRefused
 	}
 	return e

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/daemon/config"
+)
+
+// Exit statuses.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// askLimit bounds a command that asks the daemon: longer than the daemon's own
+// bounds, so that its answer says what took so long.
+const askLimit = 30 * time.Second
+
+// app is one invocation.
+type app struct {
+	out, err io.Writer
+
+	socket string
+	json   bool
+}
+
+// usageError is a command line that can never work.
+type usageError struct {
+	error
+	usage string // of the command, for the hint
+}
+
+func (e *usageError) Unwrap() error { return e.error }
+
+// hinted is an error with what its reader can do.
+type hinted struct {
+	error
+	hint string
+}
+
+func (e *hinted) Unwrap() error { return e.error }
+
+// exitCode is the end of a command that has said everything itself.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit status %d", int(c)) }
+
+// main runs the command line and returns the exit status.
+func (a *app) main(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(negatives(args))
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	return a.report(root.ExecuteContext(ctx))
+}
+
+// report prints an error (what, where, why, and what to do) and returns its exit
+// status.
+func (a *app) report(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	var code exitCode
+	if errors.As(err, &code) {
+		return int(code)
+	}
+	fmt.Fprintf(a.err, "oxpd: %v\n", err)
+	if h := hintOf(err, a.socket); h != "" {
+		fmt.Fprintf(a.err, "hint: %s\n", h)
+	}
+	if isUsage(err) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func isUsage(err error) bool {
+	var (
+		usage   *usageError
+		unknown *board.UnknownPortError
+		outside *board.MTURangeError
+		file    *config.Error
+		refused *client.Error
+	)
+	return errors.As(err, &usage) || errors.As(err, &unknown) || errors.As(err, &outside) || errors.As(err, &file) ||
+		errors.As(err, &refused) && refused.Usage()
+}
+
+// hintOf finds what the reader of an error can do, "" when nobody knows.
+func hintOf(err error, socket string) string {
+	var (
+		h       *hinted
+		refused *client.Error
+		usage   *usageError
+		hinter  interface{ Hint() string }
+	)
+	switch {
+	case errors.As(err, &h):
+		return h.hint
+	case errors.Is(err, client.ErrNoDaemon):
+		return "start it with: oxpd run --sim" + socketFlag(socket)
+	case errors.As(err, &refused):
+		return refused.Hint
+	case errors.As(err, &usage):
+		return "usage: " + usage.usage
+	case errors.As(err, &hinter):
+		return hinter.Hint()
+	}
+	return ""
+}
+
+func socketFlag(socket string) string {
+	if socket == "" || socket == client.DefaultSocket {
+		return ""
+	}
+	return " --socket " + socket
+}
+
+// negative is an argument that pflag would take for a flag and that is a number.
+var negative = regexp.MustCompile(`^-[0-9]`)
+
+// negatives moves negative numbers of `oxpd mtu` behind "--", so that -1 is a
+// value that gets a value's answer and not an unknown flag.
+func negatives(args []string) []string {
+	command, skip := "", false
+	var head, tail []string
+	for i, arg := range args {
+		switch {
+		case arg == "--":
+			return append(head, append(append([]string{"--"}, tail...), args[i+1:]...)...)
+		case skip:
+			skip = false
+		case arg == "--socket":
+			skip = true
+		case command == "" && !strings.HasPrefix(arg, "-"):
+			command = arg
+		case command == "mtu" && negative.MatchString(arg):
+			tail = append(tail, arg)
+			continue
+		}
+		head = append(head, arg)
+	}
+	if tail == nil {
+		return head
+	}
+	return append(append(head, "--"), tail...)
+}
+
+// root builds the command tree.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "oxpd",
+		Short:         "userspace driver for the datapath coprocessor of the Sophos XGS 3300",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &usageError{fmt.Errorf("unknown command %q", args[0]), "oxpd --help lists the commands"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.PersistentFlags().StringVar(&a.socket, "socket", "", "control socket (default "+client.DefaultSocket+")")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UseLine()} })
+	root.AddCommand(
+		a.runCommand(), a.statusCommand(), a.portsCommand(), a.mtuCommand(), a.statsCommand(), a.countersCommand(),
+		a.stopCommand(), a.versionCommand(), a.configCommand(),
+	)
+	return root
+}
+
+// args checks the number of arguments.
+func args(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return &usageError{fmt.Errorf("%s: %d arguments, want at least %d", cmd.CommandPath(), len(args), least), cmd.UseLine()}
+		case len(args) > most:
+			return &usageError{fmt.Errorf("%s: %d arguments, want at most %d", cmd.CommandPath(), len(args), most), cmd.UseLine()}
+		}
+		return nil
+	}
+}
+
+// jsonFlag gives a reading command its --json.
+func (a *app) jsonFlag(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolVar(&a.json, "json", false, "print the document as JSON")
+	return cmd
+}
+
+// client is the daemon's.
+func (a *app) client() *client.Client {
+	c := client.New(a.socket)
+	a.socket = c.Socket()
+	return c
+}
+
+// show prints a document: as JSON, or by text.
+func show[T any](a *app, doc *T, text func(w io.Writer, doc *T)) error {
+	if !a.json {
+		text(a.out, doc)
+		return nil
+	}
+	b, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return fmt.Errorf("print document: %w", err)
+	}
+	_, err = fmt.Fprintf(a.out, "%s\n", b)
+	return err
+}
+
+// ask bounds a question to the daemon.
+func ask(cmd *cobra.Command) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(cmd.Context(), askLimit)
+}

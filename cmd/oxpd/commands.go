@@ -1,0 +1,201 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/daemon/config"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use: "status", Short: "what the daemon does and what it waits for", Args: args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := ask(cmd)
+			defer cancel()
+			s, err := a.client().Status(ctx)
+			if err != nil {
+				return err
+			}
+			return show(a, s, printStatus)
+		},
+	})
+}
+
+func (a *app) portsCommand() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use: "ports", Short: "the front ports", Args: args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := ask(cmd)
+			defer cancel()
+			p, err := a.client().Ports(ctx)
+			if err != nil {
+				return err
+			}
+			return show(a, p, printPorts)
+		},
+	})
+}
+
+func (a *app) mtuCommand() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use: "mtu PORT [VALUE]", Short: "show or set the MTU of a port, LIF and interface together", Args: args(1, 2),
+		Long: fmt.Sprintf("Shows what limits the frames of a port, or changes the MTU: the LIF first, read back, then the interface, or neither.\n"+
+			"PORT is an interface (oxp9), a label (PortF1) or a short label (F1). VALUE is %d to %d bytes of layer 3.", board.MinMTU, board.MaxMTU),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := board.Parse(args[0])
+			if err != nil {
+				return err
+			}
+			ctx, cancel := ask(cmd)
+			defer cancel()
+			var m *client.MTU
+			if len(args) == 1 {
+				m, err = a.client().MTU(ctx, p.Name)
+			} else {
+				var mtu int
+				if mtu, err = parseMTU(args[1]); err == nil {
+					m, err = a.client().SetMTU(ctx, p.Name, mtu)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			return show(a, m, printMTU)
+		},
+	})
+}
+
+func parseMTU(s string) (int, error) {
+	mtu, err := strconv.Atoi(s)
+	if err != nil {
+		return 0, &usageError{
+			fmt.Errorf("mtu %q is not a number: want %d to %d", s, board.MinMTU, board.MaxMTU), "oxpd mtu PORT [VALUE]",
+		}
+	}
+	return mtu, board.CheckMTU(mtu)
+}
+
+func (a *app) statsCommand() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use: "stats [PORT]", Short: "oxpd's own counters", Args: args(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := ""
+			if len(args) == 1 {
+				p, err := board.Parse(args[0])
+				if err != nil {
+					return err
+				}
+				name = p.Name
+			}
+			ctx, cancel := ask(cmd)
+			defer cancel()
+			s, err := a.client().Stats(ctx, name)
+			if err != nil {
+				return err
+			}
+			if name != "" {
+				return show(a, s, printPortStats)
+			}
+			return show(a, s, printStats)
+		},
+	})
+}
+
+func (a *app) countersCommand() *cobra.Command {
+	all := false
+	cmd := a.jsonFlag(&cobra.Command{
+		Use: "counters", Short: "the coprocessor's 182 counters by name", Args: args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := ask(cmd)
+			defer cancel()
+			c, err := a.client().Counters(ctx)
+			if err != nil {
+				return err
+			}
+			if all {
+				return show(a, c, printAllCounters)
+			}
+			return show(a, c, printCounters)
+		},
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "print the counters that are 0 too")
+	return cmd
+}
+
+func (a *app) stopCommand() *cobra.Command {
+	teardown := false
+	cmd := &cobra.Command{
+		Use: "stop", Short: "end the daemon", Args: args(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := ask(cmd)
+			defer cancel()
+			r, err := a.client().Stop(ctx, teardown)
+			if err != nil {
+				return err
+			}
+			printStop(a.err, r)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&teardown, "teardown", false, "disable the rings too; the coprocessor must reboot before the next start")
+	return cmd
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return a.jsonFlag(&cobra.Command{
+		Use: "version", Short: "the version of this program", Args: args(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			v := buildVersion()
+			return show(a, &v, printVersion)
+		},
+	})
+}
+
+func (a *app) configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "config", Short: "look at a configuration file as the daemon would",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &usageError{fmt.Errorf("unknown command %q of oxpd config", args[0]), "oxpd config check FILE, oxpd config show [FILE]"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "check FILE", Short: "say whether the daemon accepts a file", Args: args(1, 1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				if _, err := config.Load(args[0]); err != nil {
+					return err
+				}
+				fmt.Fprintf(a.err, "%s: accepted\n", args[0])
+				return nil
+			},
+		},
+		&cobra.Command{
+			Use: "show [FILE]", Short: "print the configuration with every default", Args: args(0, 1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				c := config.Default()
+				if len(args) == 1 {
+					var err error
+					if c, err = config.Load(args[0]); err != nil {
+						return err
+					}
+				}
+				b, err := c.YAML()
+				if err != nil {
+					return err
+				}
+				_, err = a.out.Write(b)
+				return err
+			},
+		},
+	)
+	return cmd
+}

@@ -1,0 +1,23 @@
+// Command oxpd drives the datapath coprocessor of the Sophos XGS 3300: `oxpd
+// run` is the daemon, everything else asks it over its control socket.
+//
+// Data goes to standard output and talk to standard error. Exit status: 0 done,
+// 1 tried and failed, 2 usage (an unknown port, a value that can never work).
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	// Further signals while the first one is obeyed are swallowed: the stop
+	// sequence runs once.
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	code := (&app{out: os.Stdout, err: os.Stderr}).main(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"oxpd/internal/daemon/client"
+)
+
+// table aligns columns for people.
+func table(w io.Writer, fn func(row func(cells ...any))) {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fn(func(cells ...any) {
+		for i, c := range cells {
+			if i > 0 {
+				fmt.Fprint(t, "\t")
+			}
+			fmt.Fprint(t, c)
+		}
+		fmt.Fprintln(t)
+	})
+	_ = t.Flush() // a terminal that is gone has no reader either
+}
+
+// or replaces an empty cell.
+func or(s, instead string) string {
+	if s == "" {
+		return instead
+	}
+	return s
+}
+
+func seconds(s float64) time.Duration {
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond)
+}
+
+func printStatus(w io.Writer, s *client.Status) {
+	fmt.Fprintf(w, "oxpd %s, pid %d, %s for %v\n", s.Version, s.PID, s.State, seconds(s.Uptime).Round(time.Second))
+	device := or(s.Device.Name, "not opened")
+	if s.Device.Simulated {
+		device += " (simulated)"
+	}
+	if s.Device.Name != "" && !s.Device.Alive {
+		device += ", does not answer"
+	}
+	if s.Device.Assembly != "" {
+		device += fmt.Sprintf(", %s %s, %d MHz", s.Device.Platform, s.Device.Assembly, s.Device.ClockMHz)
+	}
+	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers\nports   %d of %d up\n\n", device, s.Rings, s.Workers, s.PortsUp, s.PortsTotal)
+	table(w, func(row func(...any)) {
+		row("STAGE", "STATE", "TIME", "")
+		for _, g := range s.Stages {
+			took, note := "", g.Detail
+			if g.State != client.StagePending {
+				took = seconds(g.Seconds).String()
+			}
+			if g.Awaiting != "" {
+				note = "waits for " + g.Awaiting
+			}
+			if g.Error != "" {
+				note = strings.TrimPrefix(note+": "+g.Error, ": ")
+			}
+			row(g.Name, g.State, took, note)
+		}
+	})
+	for _, x := range s.Warnings {
+		fmt.Fprintf(w, "\nwarning: %s\n", x)
+	}
+}
+
+func printPorts(w io.Writer, p *client.Ports) {
+	table(w, func(row func(...any)) {
+		row("PORT", "LABEL", "ADDRESS", "LINK", "MTU", "SPEED", "ADMIN", "STATE")
+		for _, q := range p.Ports {
+			state := q.State
+			if q.Awaiting != "" {
+				state += ": " + q.Awaiting
+			}
+			mtu := "-"
+			if q.MTU != 0 {
+				mtu = fmt.Sprint(q.MTU)
+			}
+			row(q.IfName, q.Label, or(q.Address, "-"), q.Link, mtu, q.SpeedMbps, q.Admin, state)
+		}
+	})
+}
+
+func printMTU(w io.Writer, m *client.MTU) {
+	limit := func(n int) string {
+		if n == 0 {
+			return "absent"
+		}
+		return fmt.Sprint(n)
+	}
+	fmt.Fprintf(w, "%s (%s)\n", m.IfName, m.Label)
+	table(w, func(row func(...any)) {
+		row("lif", limit(m.LIF))
+		row("interface", limit(m.Interface))
+		row("switch", m.Switch)
+		row("effective", limit(m.Effective))
+	})
+	if m.Note != "" {
+		fmt.Fprintf(w, "note: %s\n", m.Note)
+	}
+}
+
+func names(m map[string]uint64) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}
+
+func printStats(w io.Writer, s *client.Stats) {
+	table(w, func(row func(...any)) {
+		for _, n := range names(s.Device) {
+			row(n, s.Device[n])
+		}
+	})
+	fmt.Fprintln(w)
+	table(w, func(row func(...any)) {
+		row("PORT", "LABEL", "RX PACKETS", "RX BYTES", "RX DROPPED", "TX PACKETS", "TX BYTES", "TX DROPPED")
+		for _, p := range s.Ports {
+			rx, tx := p.Stats64.RX, p.Stats64.TX
+			row(p.IfName, p.Label, rx.Packets, rx.Bytes, rx.Dropped+rx.Errors, tx.Packets, tx.Bytes, tx.Dropped+tx.Errors)
+		}
+	})
+	fmt.Fprintln(w)
+	printSums(w, &s.Sums)
+}
+
+func printSums(w io.Writer, s *client.Sums) {
+	switch {
+	case s.Accounted:
+		fmt.Fprintf(w, "accounted: each of %d packets taken is in one counter\n", s.Taken)
+	case s.Quiet:
+		fmt.Fprintf(w, "NOT accounted: %d packets taken, the counters add up to %d less\n", s.Taken, s.Difference)
+	default:
+		fmt.Fprintf(w, "not accounted yet: packets arrive while the counters are read (difference %d)\n", s.Difference)
+	}
+}
+
+func printPortStats(w io.Writer, s *client.Stats) {
+	for _, p := range s.Ports {
+		fmt.Fprintf(w, "%s (%s)\n", p.IfName, p.Label)
+		table(w, func(row func(...any)) {
+			for _, n := range names(p.Counters) {
+				row(n, p.Counters[n])
+			}
+		})
+	}
+}
+
+func printCounters(w io.Writer, c *client.Counters)    { counterTable(w, c, false) }
+func printAllCounters(w io.Writer, c *client.Counters) { counterTable(w, c, true) }
+
+func counterTable(w io.Writer, c *client.Counters, zeros bool) {
+	hidden := 0
+	table(w, func(row func(...any)) {
+		row("INDEX", "COUNTER", "VALUE")
+		for _, x := range c.Counters {
+			if x.Value == 0 && !zeros {
+				hidden++
+				continue
+			}
+			row(x.Index, x.Name, x.Value)
+		}
+	})
+	fmt.Fprintln(w)
+	table(w, func(row func(...any)) {
+		row("FAST-PATH PORT", "", "RX", "TX", "TX QUEUE FULL")
+		for _, p := range c.Ports {
+			row(p.Port, p.Name, p.RX, p.TX, p.TXDropQueueFull)
+		}
+	})
+	if hidden > 0 {
+		fmt.Fprintf(w, "\n%d counters are 0; --all prints them\n", hidden)
+	}
+}
+
+func printStop(w io.Writer, r *client.StopResult) {
+	rings, memory := "disabled", "released"
+	if r.RingsEnabled {
+		rings = "enabled"
+	}
+	if r.MemoryKept {
+		memory = "kept"
+	}
+	fmt.Fprintf(w, "stopped; rings %s, memory %s\n", rings, memory)
+	for _, x := range r.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", x)
+	}
+}

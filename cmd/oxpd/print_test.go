@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/daemon/client"
+)
+
+// update rewrites the golden files of oxpd's own output. Vectors of the hardware
+// are elsewhere and are never rewritten.
+var update = flag.Bool("update", false, "rewrite testdata/*.golden")
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(path, got, 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), string(got))
+}
+
+// both compares a document as text and as JSON, and reads the JSON back.
+func both[T any](t *testing.T, name string, doc *T, text func(io.Writer, *T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		for _, asJSON := range []bool{false, true} {
+			var b bytes.Buffer
+			a := &app{out: &b, json: asJSON}
+			require.NoError(t, show(a, doc, text))
+			if !asJSON {
+				golden(t, name+".txt", b.Bytes())
+				continue
+			}
+			golden(t, name+".json", b.Bytes())
+			back := new(T)
+			require.NoError(t, json.Unmarshal(b.Bytes(), back))
+			assert.Equal(t, doc, back)
+			var schema struct{ Schema int }
+			require.NoError(t, json.Unmarshal(b.Bytes(), &schema))
+			assert.Equal(t, client.Schema, schema.Schema)
+		}
+	})
+}
+
+func TestOutput(t *testing.T) {
+	both(t, "status-bringup", &client.Status{
+		Schema: 1, Version: "0.1.0", PID: 4711, Uptime: 12.25, State: client.StateBringUp,
+		Device: client.Device{Name: "sim", Simulated: true, Alive: true, ClockMHz: 800},
+		Rings:  8, Workers: 2, PortsTotal: 12,
+		Stages: []client.Stage{
+			{Name: "device", State: client.StageDone, Detail: "sim, 64 rings", Seconds: 0.001},
+			{Name: "rpc", State: client.StageActive, Awaiting: "facility rpc in the barmap", Seconds: 11.5},
+			{Name: "platform", State: client.StagePending},
+		},
+		Warnings: []string{},
+	}, printStatus)
+	both(t, "status-trouble", &client.Status{
+		Schema: 1, Version: "0.1.0", PID: 4711, Uptime: 3725.5, State: client.StateFailed,
+		Device: client.Device{Name: "0000:01:00.0", Platform: "XGS_1US", Assembly: "AMDA0202-0004", ClockMHz: 800},
+		Rings:  8, Workers: 4, PortsTotal: 12, PortsUp: 11,
+		Stages: []client.Stage{
+			{Name: "netagent", State: client.StageActive, Awaiting: "NetAgent to answer", Error: "nwa: no answer in time", Seconds: 40},
+			{Name: "ports", State: client.StageFailed, Error: "card is gone (read all ones)", Seconds: 1},
+		},
+		Warnings: []string{"the card is lost", "oxp3 (Port3) waits for the card to name the port's MAC address: refused"},
+	}, printStatus)
+	both(t, "ports", &client.Ports{Schema: 1, Ports: []client.Port{
+		{
+			IfName: "oxp1", IfIndex: 5, Label: "Port1", Tag: "0x8100", Address: "02:c8:52:00:00:02", MTU: 1500, OperState: "UP", Admin: "UP",
+			Link: "up", SpeedMbps: 1000, State: "up", LIF: client.LIF{Present: true, Address: "02:c8:52:00:00:02", MTU: 1500, Mode: "L3"},
+		},
+		{
+			IfName: "oxp3", Label: "Port3", Tag: "0x8300", OperState: "DOWN", Admin: "DOWN", Link: "unknown", SpeedMbps: 1000,
+			State: "waiting", Awaiting: "the card to name the port's MAC address: refused (status 1)", LIF: client.LIF{Index: 8192, Error: "absent"},
+		},
+		{
+			IfName: "oxp9", IfIndex: 13, Label: "PortF1", Tag: "0x0001", Address: "02:c8:52:00:00:0a", MTU: 9000, OperState: "DOWN", Admin: "UP",
+			Link: "down", SpeedMbps: 10000, State: "up", LIF: client.LIF{Index: 40960, Present: true, Address: "02:c8:52:00:00:0a", MTU: 9000, Mode: "L3"},
+		},
+	}}, printPorts)
+	both(t, "mtu-cage", &client.MTU{Schema: 1, IfName: "oxp9", Label: "PortF1", LIF: 9000, Interface: 9000, Switch: client.SwitchNone, Effective: 9000}, printMTU)
+	both(t, "mtu-switch", &client.MTU{
+		Schema: 1, IfName: "oxp3", Label: "Port3", LIF: 1500, Interface: 1500, Switch: client.SwitchUnknown, Effective: 1500,
+		Note: "the switch may cap frames below the effective MTU; its limit has not been read",
+	}, printMTU)
+	both(t, "mtu-absent", &client.MTU{Schema: 1, IfName: "oxp3", Label: "Port3", Switch: client.SwitchUnknown}, printMTU)
+
+	f1 := client.PortStats{
+		IfName: "oxp9", Label: "PortF1",
+		Stats64: client.Stats64{
+			RX: client.LinkStats{Bytes: 109056, Packets: 12, Errors: 1, Dropped: 2},
+			TX: client.LinkStats{Bytes: 720, Packets: 12, Dropped: 3},
+		},
+		Counters: map[string]uint64{"rx_packets": 12, "rx_bytes": 109056, "rx_malformed": 1, "rx_toolong": 2, "tap_kernel_dropped": 3, "tx_packets": 12, "tx_bytes": 720},
+	}
+	stats := &client.Stats{
+		Schema: 1, Device: map[string]uint64{"rx_done": 15, "rx_spans": 12, "rx_span_bufs": 24, "rx_span_max": 9088}, Ports: []client.PortStats{f1},
+		Sums: client.Sums{Accounted: true, Quiet: true, Taken: 15, Addends: map[string]uint64{"rx_packets": 12, "rx_malformed": 1, "rx_toolong": 2}},
+	}
+	both(t, "stats", stats, printStats)
+	both(t, "stats-port", stats, printPortStats)
+	lost := *stats
+	lost.Sums = client.Sums{Quiet: true, Taken: 16, Addends: map[string]uint64{"rx_packets": 12}, Difference: 4}
+	both(t, "stats-unaccounted", &lost, printStats)
+	busy := *stats
+	busy.Sums = client.Sums{Taken: 16, Addends: map[string]uint64{"rx_packets": 12}, Difference: 4}
+	both(t, "stats-busy", &busy, printStats)
+
+	counters := &client.Counters{
+		Schema:   1,
+		Counters: []client.Counter{{Index: 0, Name: "RX_WIRE", Value: 14}, {Index: 1, Name: "TX_WIRE"}, {Index: 29, Name: "FROM_WIRE_DROP_MTU_EXCEEDED", Value: 2}},
+		Ports:    []client.FastPathPort{{Port: 0, Name: "uplink"}, {Port: 1, Name: "PortF1", RX: 14, TX: 12, TXDropQueueFull: 1}},
+	}
+	both(t, "counters", counters, printCounters)
+	both(t, "counters-all", counters, printAllCounters)
+	both(t, "version", &versionDoc{Schema: 1, Version: "0.1.0", Revision: "5a9c85f0b1c2d3e4", Modified: true, Go: "go1.23.0"}, printVersion)
+}
+
+func TestStopOutput(t *testing.T) {
+	for name, r := range map[string]client.StopResult{
+		"stop-kept":     {RingsEnabled: true, MemoryKept: true},
+		"stop-released": {RingsEnabled: true, RebootNeeded: true, Warnings: []string{"reboot the coprocessor before the next start"}},
+		"stop-teardown": {RebootNeeded: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			printStop(&b, &r)
+			golden(t, name+".txt", b.Bytes())
+		})
+	}
+}
+
+func TestNegatives(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		in, want []string
+	}{
+		{"value", []string{"mtu", "oxp9", "-1"}, []string{"mtu", "oxp9", "--", "-1"}},
+		{"flag behind the value", []string{"mtu", "oxp9", "-1", "--json"}, []string{"mtu", "oxp9", "--json", "--", "-1"}},
+		{"flags in front", []string{"--socket", "-5", "mtu", "oxp9", "-1"}, []string{"--socket", "-5", "mtu", "oxp9", "--", "-1"}},
+		{"said already", []string{"mtu", "oxp9", "--", "-1"}, []string{"mtu", "oxp9", "--", "-1"}},
+		{"another command", []string{"stats", "-1"}, []string{"stats", "-1"}},
+		{"no number", []string{"mtu", "oxp9", "-x"}, []string{"mtu", "oxp9", "-x"}},
+		{"nothing", nil, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) { assert.Equal(t, tc.want, negatives(tc.in)) })
+	}
+}

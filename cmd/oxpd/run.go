@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"oxpd/internal/daemon"
+	"oxpd/internal/daemon/config"
+	"oxpd/internal/daemon/simcard"
+	"oxpd/octep"
+)
+
+// errNoCard says what this version cannot reach.
+var errNoCard = errors.New("this version reaches no PCI device, only the simulated card")
+
+func (a *app) runCommand() *cobra.Command {
+	var (
+		sim, debug bool
+		file       string
+	)
+	cmd := &cobra.Command{
+		Use: "run", Short: "the daemon", Args: args(0, 0),
+		Long: "Brings the card up, gives the host its twelve ports as oxp1 to oxp12, and serves until SIGTERM, SIGINT or oxpd stop.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg := config.Default()
+			if file != "" {
+				var err error
+				if cfg, err = config.Load(file); err != nil {
+					return err
+				}
+			}
+			if a.socket != "" {
+				cfg.Socket = a.socket
+			}
+			if !sim {
+				return &hinted{errNoCard, "oxpd run --sim"}
+			}
+			return a.run(cmd.Context(), cfg, debug)
+		},
+	}
+	cmd.Flags().BoolVar(&sim, "sim", false, "drive the simulated card inside this process")
+	cmd.Flags().StringVar(&file, "config", "", "configuration file (see oxpd config show)")
+	cmd.Flags().BoolVar(&debug, "debug", false, "log each control operation")
+	return cmd
+}
+
+func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
+	level := slog.LevelInfo
+	if debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	err := daemon.New(daemon.Options{
+		Config:    cfg,
+		Version:   buildVersion().String(),
+		Simulated: true,
+		Logger:    log,
+		Open: func(context.Context) (octep.Device, error) {
+			return simcard.Open(cfg.Sim)
+		},
+	}).Run(ctx)
+	var running *daemon.RunningError
+	if errors.As(err, &running) {
+		return &hinted{err, "use it (oxpd status" + socketFlag(cfg.Socket) + "), stop it (oxpd stop" + socketFlag(cfg.Socket) + "), or give --socket another path"}
+	}
+	return err
+}

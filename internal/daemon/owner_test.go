@@ -1,0 +1,469 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/mmio"
+	"oxpd/lif"
+	"oxpd/rpc"
+	"oxpd/rpc/msg"
+)
+
+// leapClock is simulated time: a sleep is over at once and time has passed.
+type leapClock struct {
+	mu  sync.Mutex
+	now time.Duration
+}
+
+func (c *leapClock) Now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *leapClock) Sleep(ctx context.Context, d time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now += max(d, 0)
+	return ctx.Err()
+}
+
+// fakeAgent answers as NetAgent; err refuses by port.
+type fakeAgent struct {
+	log *[]string
+	err map[board.Tag]error
+}
+
+func (a *fakeAgent) note(format string, args ...any) {
+	*a.log = append(*a.log, fmt.Sprintf(format, args...))
+}
+
+func (a *fakeAgent) SetState(_ context.Context, tag board.Tag, up bool) error {
+	a.note("state %v %v", tag, up)
+	return nil
+}
+
+func (a *fakeAgent) MAC(_ context.Context, tag board.Tag) ([6]byte, error) {
+	a.note("mac %v", tag)
+	return [6]byte{2, 0, 0, 0, byte(tag >> 8), byte(tag)}, a.err[tag]
+}
+
+func (a *fakeAgent) SetMAC(_ context.Context, tag board.Tag, _ [6]byte) error {
+	a.note("set mac %v", tag)
+	return nil
+}
+
+func (a *fakeAgent) LinkUp(context.Context, board.Tag) (bool, error) { return true, nil }
+
+// fakeTable is the coprocessor's table of one LIF.
+type fakeTable struct {
+	log     *[]string
+	entry   msg.LIF
+	present bool
+	err     error                    // of every command
+	update  error                    // of LIF_ADD_UPDATE
+	ignore  bool                     // rc 0 and nothing stored
+	before  func(r msg.LIFUpdateReq) // in the middle of a command
+}
+
+func (f *fakeTable) LIFRead(context.Context, uint32) (msg.LIF, bool, error) {
+	return f.entry, f.present, f.err
+}
+
+func (f *fakeTable) LIFUpdate(_ context.Context, r msg.LIFUpdateReq) error {
+	*f.log = append(*f.log, fmt.Sprintf("lif mask %#x mtu %d", uint16(r.Mask), r.LIF.MTU))
+	if f.before != nil {
+		f.before(r)
+	}
+	if err := errors.Join(f.err, f.update); err != nil {
+		return err
+	}
+	if f.ignore {
+		return nil
+	}
+	if r.Mask == msg.MaskCreate {
+		f.entry, f.present = r.LIF, true
+	} else if r.Mask == msg.MaskMTU {
+		f.entry.MTU = r.LIF.MTU
+	}
+	return nil
+}
+
+func (f *fakeTable) PPort(context.Context, msg.PPort) error {
+	*f.log = append(*f.log, "bind")
+	return f.err
+}
+
+// fakeIface is the kernel's interface.
+type fakeIface struct {
+	log     *[]string
+	mtu     int
+	limit   int
+	carrier bool
+	err     error
+	changed func() // called after each change, as the kernel's event
+}
+
+func (f *fakeIface) SetMTU(_ context.Context, mtu int) error {
+	*f.log = append(*f.log, fmt.Sprintf("interface mtu %d", mtu))
+	if f.err != nil {
+		return f.err
+	}
+	f.mtu, f.limit = mtu, mtu
+	if f.changed != nil {
+		f.changed()
+	}
+	return nil
+}
+func (f *fakeIface) MTU() (int, error) { return f.mtu, nil }
+func (f *fakeIface) SetLimit(mtu int) {
+	*f.log = append(*f.log, fmt.Sprintf("limit %d", mtu))
+	f.limit = mtu
+}
+func (f *fakeIface) SetCarrier(up bool) error { f.carrier = up; return nil }
+
+// bench is an owner with everything around it faked.
+type bench struct {
+	*owner
+	log   []string
+	clk   *leapClock
+	agent *fakeAgent
+	table *fakeTable
+	iface *fakeIface
+	logs  bytes.Buffer
+}
+
+func newBench(t *testing.T, port int, mtu int) *bench {
+	t.Helper()
+	b := &bench{clk: &leapClock{}}
+	b.agent = &fakeAgent{log: &b.log, err: map[board.Tag]error{}}
+	b.table = &fakeTable{log: &b.log}
+	b.iface = &fakeIface{log: &b.log}
+	logger := slog.New(slog.NewTextHandler(&b.logs, nil))
+	b.owner = newOwner(ownerConfig{
+		port: board.ByIndex(port), agent: b.agent, clock: b.clk, log: logger, mtu: mtu,
+		lifs: lif.New(lif.Config{Table: b.table, Clock: b.clk, Logger: logger}),
+		attach: func(_ context.Context, _ board.Port, _ [6]byte, mtu int) (iface, error) {
+			b.log = append(b.log, fmt.Sprintf("attach mtu %d", mtu))
+			b.iface.mtu, b.iface.limit = mtu, mtu
+			return b.iface, nil
+		},
+		detach: func(board.Port, iface) { b.log = append(b.log, "detach") },
+	})
+	return b
+}
+
+// up brings the port up and forgets what that took.
+func (b *bench) up(t *testing.T) *bench {
+	t.Helper()
+	require.NoError(t, b.provision(context.Background()))
+	b.log = nil
+	return b
+}
+
+func TestProvisionOrder(t *testing.T) {
+	t.Run("switch port: raise, MAC, filter, LIF, tag, interface", func(t *testing.T) {
+		b := newBench(t, 2, 0)
+		require.NoError(t, b.provision(context.Background()))
+		assert.Equal(t, []string{"state 0x8300 true", "mac 0x8300", "set mac 0x8300", "lif mask 0xff mtu 1500", "bind", "attach mtu 1500"}, b.log)
+		assert.True(t, b.snapshot().up)
+	})
+	t.Run("cage: its MAC filters by itself", func(t *testing.T) {
+		b := newBench(t, 8, 0)
+		require.NoError(t, b.provision(context.Background()))
+		assert.Equal(t, []string{"state 0x0001 true", "mac 0x0001", "lif mask 0xff mtu 1500", "bind", "attach mtu 1500"}, b.log)
+	})
+	t.Run("a live LIF is adopted with its mtu", func(t *testing.T) {
+		b := newBench(t, 8, 0)
+		b.table.present, b.table.entry = true, msg.LIF{MAC: [6]byte{2, 0, 0, 0, 0, 1}, MTU: 9000, Fwd: msg.FwdL3}
+		require.NoError(t, b.provision(context.Background()))
+		assert.Equal(t, []string{"state 0x0001 true", "mac 0x0001", "bind", "attach mtu 9000"}, b.log)
+		assert.Equal(t, 9000, b.want)
+	})
+	t.Run("mtu of the configuration comes last", func(t *testing.T) {
+		b := newBench(t, 8, 9000)
+		require.NoError(t, b.provision(context.Background()))
+		assert.Equal(t, []string{"attach mtu 1500", "limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000", "limit 9000"}, b.log[4:])
+	})
+}
+
+func TestRefusedMAC(t *testing.T) {
+	b := newBench(t, 2, 0)
+	refused := errors.New("status 1")
+	b.agent.err[0x8300] = refused
+	ctx := context.Background()
+	require.ErrorIs(t, b.provision(ctx), refused)
+	assert.Equal(t, []string{"state 0x8300 true", "mac 0x8300"}, b.log, "nothing is done with an address that was refused")
+	v := b.snapshot()
+	assert.False(t, v.up)
+	assert.False(t, v.haveMAC)
+	assert.Equal(t, "the card to name the port's MAC address", v.awaiting)
+
+	t.Run("pauses grow to a minute", func(t *testing.T) {
+		var pauses []time.Duration
+		for range 8 {
+			v := b.snapshot()
+			pauses = append(pauses, v.retryAt-b.clk.Now())
+			assert.False(t, b.due(b.clk.Now()))
+			b.clk.now = v.retryAt
+			assert.True(t, b.due(b.clk.Now()))
+			require.Error(t, b.provision(ctx))
+		}
+		s := time.Second
+		assert.Equal(t, []time.Duration{2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s, 60 * s}, pauses)
+	})
+	t.Run("and it comes up when the refusal ends", func(t *testing.T) {
+		delete(b.agent.err, 0x8300)
+		require.NoError(t, b.provision(ctx))
+		assert.True(t, b.snapshot().up)
+		assert.NoError(t, b.snapshot().err)
+	})
+}
+
+func TestSetMTU(t *testing.T) {
+	refused := msg.RC(1).Err()
+	timeout := &rpc.TimeoutError{What: "LIF_ADD_UPDATE"}
+	for _, tc := range []struct {
+		name  string
+		from  int
+		to    int
+		set   func(b *bench)
+		log   []string
+		lif   int // afterwards
+		iface int
+		code  client.Code
+	}{
+		{
+			name: "raise: limit, LIF, interface", from: 1500, to: 9000,
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000", "limit 9000"}, lif: 9000, iface: 9000,
+		},
+		{
+			name: "lower: LIF, interface, limit after the frames on their way", from: 9000, to: 1500,
+			log: []string{"limit 9000", "lif mask 0x2 mtu 1500", "interface mtu 1500", "limit 9000"}, lif: 1500, iface: 1500,
+		},
+		{
+			name: "smallest", from: 1500, to: 72,
+			log: []string{"limit 1500", "lif mask 0x2 mtu 72", "interface mtu 72", "limit 1500"}, lif: 72, iface: 72,
+		},
+		{
+			name: "LIF refuses: old on both", from: 1500, to: 9000, set: func(b *bench) { b.table.update = refused },
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "limit 1500"}, lif: 1500, iface: 1500, code: client.CodeRefused,
+		},
+		{
+			name: "LIF accepts and keeps the old: old on both", from: 1500, to: 9000, set: func(b *bench) { b.table.ignore = true },
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "limit 1500"}, lif: 1500, iface: 1500, code: client.CodeRefused,
+		},
+		{
+			name: "no answer: old on both", from: 1500, to: 9000, set: func(b *bench) { b.table.update = timeout },
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "limit 1500"}, lif: 1500, iface: 1500, code: client.CodeTimeout,
+		},
+		{
+			name: "card gone", from: 1500, to: 9000, set: func(b *bench) { b.table.update = mmio.ErrGone },
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "limit 1500"}, lif: 1500, iface: 1500, code: client.CodeGone,
+		},
+		{
+			name: "interface refuses: the LIF is put back", from: 1500, to: 9000, set: func(b *bench) { b.iface.err = errors.New("EBUSY") },
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000", "limit 9000", "lif mask 0x2 mtu 1500"},
+			lif: 1500, iface: 1500, code: client.CodeRefused,
+		},
+		{name: "one below", from: 1500, to: 71, lif: 1500, iface: 1500, code: client.CodeUsage},
+		{name: "one above", from: 1500, to: 9001, lif: 1500, iface: 1500, code: client.CodeUsage},
+		{name: "negative", from: 1500, to: -1, lif: 1500, iface: 1500, code: client.CodeUsage},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, 8, 0).up(t)
+			ctx := context.Background()
+			if tc.from != b.want {
+				require.NoError(t, b.setMTU(ctx, tc.from))
+				b.settle(ctx)
+				b.log = nil
+			}
+			if tc.set != nil {
+				tc.set(b)
+			}
+			err := b.setMTU(ctx, tc.to)
+			assert.Equal(t, tc.log, b.log)
+			assert.Equal(t, tc.lif, int(b.table.entry.MTU), "LIF")
+			assert.Equal(t, tc.iface, b.iface.mtu, "interface")
+			if tc.code == "" {
+				require.NoError(t, err)
+			} else {
+				require.Error(t, err)
+				assert.Equal(t, tc.code, describe(err).Code, "%v", err)
+			}
+			b.settle(ctx)
+			assert.Equal(t, tc.iface, b.iface.limit, "limit once frames on their way have passed")
+		})
+	}
+}
+
+func TestLIFThatIsNotPutBackIsTriedAgain(t *testing.T) {
+	b := newBench(t, 8, 0).up(t)
+	ctx := context.Background()
+	b.iface.err = errors.New("EBUSY")
+	b.table.before = func(r msg.LIFUpdateReq) {
+		if r.LIF.MTU == 1500 {
+			b.table.update = msg.RC(1).Err()
+		}
+	}
+	err := b.setMTU(ctx, 9000)
+	require.ErrorContains(t, err, "which is tried again")
+	assert.Equal(t, 9000, int(b.table.entry.MTU))
+	b.iface.err, b.table.update, b.table.before = nil, nil, nil
+	require.NoError(t, b.reconcile(ctx))
+	assert.Equal(t, 1500, int(b.table.entry.MTU))
+	assert.Equal(t, 1500, b.iface.mtu)
+}
+
+func TestInterfaceChangedByOthers(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		to    int
+		set   func(b *bench)
+		log   []string
+		lif   int
+		iface int
+	}{
+		{name: "raised: the LIF follows", to: 9000, log: []string{"limit 9000", "lif mask 0x2 mtu 9000"}, lif: 9000, iface: 9000},
+		{name: "lowered: the LIF follows", to: 1400, log: []string{"limit 1500", "lif mask 0x2 mtu 1400"}, lif: 1400, iface: 1400},
+		{
+			name: "LIF refuses: put back", to: 9000, set: func(b *bench) { b.table.update = msg.RC(1).Err() },
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 1500"}, lif: 1500, iface: 1500,
+		},
+		{name: "more than a LIF takes: put back", to: 9001, log: []string{"interface mtu 1500"}, lif: 1500, iface: 1500},
+		{name: "less than a LIF takes: put back", to: 71, log: []string{"interface mtu 1500"}, lif: 1500, iface: 1500},
+		{name: "old news", to: 1500, lif: 1500, iface: 1500},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, 8, 0).up(t)
+			ctx := context.Background()
+			b.iface.mtu = tc.to
+			if tc.set != nil {
+				tc.set(b)
+			}
+			_ = b.ifaceChanged(ctx)
+			assert.Equal(t, tc.log, b.log)
+			assert.Equal(t, tc.lif, int(b.table.entry.MTU), "LIF")
+			assert.Equal(t, tc.iface, b.iface.mtu, "interface")
+			b.settle(ctx)
+			assert.Equal(t, tc.iface, b.iface.limit)
+			b.log = nil
+			_ = b.ifaceChanged(ctx) // the news of what was just done
+			assert.Empty(t, b.log, "own changes are recognised")
+		})
+	}
+}
+
+func TestDrainTakesTwoSweeps(t *testing.T) {
+	b := newBench(t, 8, 0).up(t)
+	ctx := context.Background()
+	require.NoError(t, b.setMTU(ctx, 9000))
+	b.settle(ctx)
+	at := b.clk.Now()
+	require.NoError(t, b.setMTU(ctx, 1500))
+	assert.Equal(t, 9000, b.iface.limit, "a frame that the LIF let through is not too long")
+	b.settle(ctx)
+	assert.Equal(t, 1500, b.iface.limit)
+	assert.Equal(t, drainTime, b.clk.Now()-at)
+	b.settle(ctx)
+	assert.Equal(t, drainTime, b.clk.Now()-at, "nothing to wait for")
+}
+
+func TestQueue(t *testing.T) {
+	start := func(t *testing.T, b *bench) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { b.run(ctx); close(done) }()
+		t.Cleanup(func() { cancel(); <-done })
+	}
+	t.Run("own change and its news in one queue", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		ctx := context.Background()
+		b.iface.changed = func() { b.nudge(ctx, reqIface) }
+		start(t, b)
+		require.NoError(t, b.ask(ctx, reqMTU, 9000))
+		require.NoError(t, b.ask(ctx, reqMTU, 1500))
+		require.NoError(t, b.ask(ctx, reqIface, 0)) // behind every news
+		lifs := 0
+		for _, l := range b.log {
+			if l == "lif mask 0x2 mtu 9000" || l == "lif mask 0x2 mtu 1500" {
+				lifs++
+			}
+		}
+		assert.Equal(t, 2, lifs)
+	})
+	t.Run("a request that nobody waits for is not begun", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		asked := make(chan error)
+		go func() { asked <- b.ask(ctx, reqMTU, 9000) }()
+		require.Eventually(t, func() bool { return len(b.reqs) == 1 }, 5*time.Second, time.Millisecond)
+		cancel()
+		require.ErrorIs(t, <-asked, context.Canceled)
+		start(t, b)
+		require.NoError(t, b.ask(context.Background(), reqIface, 0))
+		assert.Empty(t, b.log)
+		assert.Equal(t, 1500, int(b.table.entry.MTU))
+	})
+	t.Run("full", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		for range queueSize {
+			b.nudge(context.Background(), reqReconcile)
+		}
+		assert.ErrorIs(t, b.ask(context.Background(), reqMTU, 9000), errBusy)
+		b.nudge(context.Background(), reqReconcile) // does not wait
+	})
+	t.Run("before the port is up", func(t *testing.T) {
+		b := newBench(t, 8, 0)
+		start(t, b)
+		err := b.ask(context.Background(), reqMTU, 9000)
+		require.ErrorIs(t, err, errNotUp)
+		assert.Equal(t, client.CodeNotReady, describe(err).Code)
+	})
+}
+
+func TestReconcileRepairs(t *testing.T) {
+	b := newBench(t, 8, 0).up(t)
+	b.table.entry.MTU = 9000 // somebody else
+	require.NoError(t, b.reconcile(context.Background()))
+	assert.Equal(t, []string{"lif mask 0x2 mtu 1500"}, b.log)
+	assert.Equal(t, uint64(1), b.snapshot().drift)
+	b.table.present = false
+	b.log = nil
+	require.NoError(t, b.reconcile(context.Background()))
+	assert.Equal(t, []string{"lif mask 0xff mtu 1500", "bind"}, b.log)
+}
+
+func TestInterfaceRemovedByOthers(t *testing.T) {
+	b := newBench(t, 8, 0).up(t)
+	require.NoError(t, b.ifaceGone())
+	v := b.snapshot()
+	assert.False(t, v.up)
+	assert.True(t, b.due(b.clk.Now()))
+	require.NoError(t, b.provision(context.Background()))
+	assert.Equal(t, []string{"detach", "state 0x0001 true", "mac 0x0001", "attach mtu 1500"}, b.log)
+}
+
+func TestLink(t *testing.T) {
+	b := newBench(t, 8, 0)
+	require.NoError(t, b.setLink(true))
+	assert.False(t, b.iface.carrier, "no interface yet")
+	b.up(t)
+	assert.Equal(t, client.LinkUnknown, b.snapshot().link)
+	require.NoError(t, b.setLink(true))
+	assert.True(t, b.iface.carrier)
+	require.NoError(t, b.setLink(false))
+	assert.False(t, b.iface.carrier)
+}

@@ -1,0 +1,210 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/mmio"
+	"oxpd/rpc"
+	"oxpd/rpc/msg"
+)
+
+// fakeControl is a daemon that only answers.
+type fakeControl struct {
+	err     error
+	release chan struct{} // when set, counters waits for it
+}
+
+func (f *fakeControl) status() client.Status { return client.Status{Schema: client.Schema, PID: 7} }
+func (f *fakeControl) ports() client.Ports {
+	return client.Ports{Schema: client.Schema, Ports: []client.Port{{IfName: "oxp1", Label: "Port1"}}}
+}
+func (f *fakeControl) mtu(p board.Port) client.MTU { return client.MTU{IfName: p.Name, LIF: 1500} }
+func (f *fakeControl) setMTU(_ context.Context, p board.Port, mtu int) (client.MTU, error) {
+	return client.MTU{IfName: p.Name, LIF: mtu}, f.err
+}
+func (f *fakeControl) stats(only *board.Port) client.Stats {
+	s := client.Stats{Schema: client.Schema}
+	if only != nil {
+		s.Ports = []client.PortStats{{IfName: only.Name}}
+	}
+	return s
+}
+func (f *fakeControl) counters(ctx context.Context) (client.Counters, error) {
+	if f.release != nil {
+		select {
+		case <-f.release:
+		case <-ctx.Done():
+			return client.Counters{}, ctx.Err()
+		}
+	}
+	return client.Counters{Counters: []client.Counter{{Index: 29, Name: "FROM_WIRE_DROP_MTU_EXCEEDED", Value: 3}}}, f.err
+}
+func (f *fakeControl) stop(_ context.Context, teardown bool) (client.StopResult, error) {
+	return client.StopResult{RebootNeeded: teardown}, f.err
+}
+
+// serveFake starts a control socket over f.
+func serveFake(t *testing.T, f *fakeControl) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	sock, err := listen(path)
+	require.NoError(t, err)
+	srv := newServer(f, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(limit(sock, maxClients)) }()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-done
+		assert.NoError(t, sock.release())
+	})
+	return path
+}
+
+func TestClientAndServer(t *testing.T) {
+	f := &fakeControl{}
+	c := client.New(serveFake(t, f))
+	ctx := context.Background()
+
+	s, err := c.Status(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, 7, s.PID)
+	p, err := c.Ports(ctx)
+	require.NoError(t, err)
+	q, ok := p.Find("Port1")
+	assert.True(t, ok)
+	assert.Equal(t, "oxp1", q.IfName)
+	m, err := c.MTU(ctx, "F1")
+	require.NoError(t, err)
+	assert.Equal(t, "oxp9", m.IfName, "a short label names the port")
+	m, err = c.SetMTU(ctx, "PortF1", 9000)
+	require.NoError(t, err)
+	assert.Equal(t, 9000, m.LIF)
+	st, err := c.Stats(ctx, "oxp3")
+	require.NoError(t, err)
+	assert.Equal(t, "oxp3", st.Ports[0].IfName)
+	cnt, err := c.Counters(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, uint64(3), cnt.Get("FROM_WIRE_DROP_MTU_EXCEEDED"))
+	assert.Equal(t, uint64(0), cnt.Get("NO_SUCH"))
+}
+
+func TestRefusalsOverTheSocket(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		err   error
+		code  client.Code
+		usage bool
+	}{
+		{"out of range", &board.MTURangeError{MTU: 71}, client.CodeUsage, true},
+		{"fast path refused", msg.RC(1).Err(), client.CodeRefused, false},
+		{"no answer", &rpc.TimeoutError{What: "LIF_ADD_UPDATE"}, client.CodeTimeout, false},
+		{"stalled", &rpc.StalledError{Cause: rpc.ErrTimeout}, client.CodeTimeout, false},
+		{"gone", mmio.ErrGone, client.CodeGone, false},
+		{"not up", &refusal{errNotUp, client.CodeNotReady}, client.CodeNotReady, false},
+		{"before rpc", rpc.ErrNotConfigured, client.CodeNotReady, false},
+		{"anything else", errors.New("odd"), client.CodeFailed, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := client.New(serveFake(t, &fakeControl{err: tc.err})).SetMTU(context.Background(), "oxp9", 9000)
+			var e *client.Error
+			require.ErrorAs(t, err, &e)
+			assert.Equal(t, tc.code, e.Code)
+			assert.Equal(t, tc.err.Error(), e.Message)
+			assert.Equal(t, tc.usage, e.Usage())
+		})
+	}
+	t.Run("unknown port", func(t *testing.T) {
+		_, err := client.New(serveFake(t, &fakeControl{})).MTU(context.Background(), "oxp13")
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, client.CodeUnknownPort, e.Code)
+		assert.True(t, e.Usage())
+	})
+	t.Run("hint", func(t *testing.T) {
+		_, err := client.New(serveFake(t, &fakeControl{err: &hinted{errNotUp, "wait"}})).SetMTU(context.Background(), "oxp9", 9000)
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, "wait", e.Hint)
+	})
+	t.Run("nobody listens", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "none")
+		_, err := client.New(path).Status(context.Background())
+		require.ErrorIs(t, err, client.ErrNoDaemon)
+		assert.ErrorContains(t, err, path)
+	})
+}
+
+// raw sends bytes to the socket and returns the first line of the answer.
+func raw(t *testing.T, path, text string) string {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(c, text)
+	require.NoError(t, err)
+	b, _ := io.ReadAll(c) // the server may close with bytes of ours unread
+	line, _, _ := strings.Cut(string(b), "\r\n")
+	return line
+}
+
+func TestBadRequests(t *testing.T) {
+	path := serveFake(t, &fakeControl{})
+	put := func(body string) string {
+		return "PUT /v1/ports/oxp9/mtu HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
+	}
+	for _, tc := range []struct{ name, text, want string }{
+		{"unknown path", "GET /v2/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 400 Bad Request"},
+		{"wrong method", "DELETE /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 400 Bad Request"},
+		{"body too long", put(`{"mtu":1` + strings.Repeat("0", maxBody) + "}"), "HTTP/1.1 400 Bad Request"},
+		{"unknown field", put(`{"mtv":1500}`), "HTTP/1.1 400 Bad Request"},
+		{"text for a number", put(`{"mtu":"abc"}`), "HTTP/1.1 400 Bad Request"},
+		{"header too long", "GET /v1/status HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("y", 2*maxHeader) + "\r\n\r\n", "HTTP/1.1 431 Request Header Fields Too Large"},
+		{"not HTTP", "\x00\x01\x02\r\n\r\n", "HTTP/1.1 400 Bad Request"},
+	} {
+		t.Run(tc.name, func(t *testing.T) { assert.Equal(t, tc.want, raw(t, path, tc.text)) })
+	}
+	t.Run("and it still answers", func(t *testing.T) {
+		_, err := client.New(path).Status(context.Background())
+		require.NoError(t, err)
+	})
+}
+
+func TestManyClients(t *testing.T) {
+	f := &fakeControl{release: make(chan struct{})}
+	path := serveFake(t, f)
+	errs := make(chan error, 2*maxClients)
+	for range 2 * maxClients {
+		go func() {
+			_, err := client.New(path).Counters(context.Background())
+			errs <- err
+		}()
+	}
+	time.Sleep(50 * time.Millisecond) // lets them arrive; nothing depends on it
+	close(f.release)
+	for range 2 * maxClients {
+		require.NoError(t, <-errs)
+	}
+}
+
+func TestServerBounds(t *testing.T) {
+	srv := newServer(&fakeControl{}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	assert.Positive(t, srv.ReadHeaderTimeout)
+	assert.Positive(t, srv.ReadTimeout)
+	assert.Positive(t, srv.IdleTimeout)
+	assert.Greater(t, srv.WriteTimeout, max(mtuLimit, countersLimit, stopAnswerWait))
+}

@@ -719,3 +719,47 @@ func TestSimMemoryOutlivesTheRings(t *testing.T) {
 	b.want = append(b.want, "dma-no-bus-master") // the card tried, and could not
 	b.card.Advance(10 * time.Millisecond)
 }
+
+// hardware/choices.md: the rings are right under every alternative that concerns
+// them. Frames are offered slowly enough that none may be lost.
+func TestSimEveryAlternativeOfTheChoices(t *testing.T) {
+	for name, set := range map[string]func(c *hwsim.Choices){
+		"1: one packet under the watermark":        func(c *hwsim.Choices) { c.UnderWatermark = hwsim.DeliverOne },
+		"1: none under the watermark":              func(c *hwsim.Choices) { c.UnderWatermark = hwsim.DeliverNone },
+		"2: descriptors fetched lazily":            func(c *hwsim.Choices) { c.LazyFetch = true },
+		"3: latched status stops delivery":         func(c *hwsim.Choices) { c.StatusStops = true },
+		"4: drain value is a huge grant":           func(c *hwsim.Choices) { c.DrainIsGrant = true },
+		"5: RESEND only at the level":              func(c *hwsim.Choices) { c.ResendAtLevel = true },
+		"6: time part 0 fires at once":             func(c *hwsim.Choices) { c.TimerZeroFires = true },
+		"7: byte count with the length word":       func(c *hwsim.Choices) { c.ByteCntWithHead = true },
+		"20: IN_CNTS wraps":                        func(c *hwsim.Choices) { c.InCntsWraps = true },
+		"22: a packet may be cut for want of room": func(c *hwsim.Choices) { c.CutMidway = true },
+		"23: length word before the tail":          func(c *hwsim.Choices) { c.LengthFirst = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			sink := &flows{next: map[int]int{}, ring: map[int]int{}}
+			b := newBench(t, sink, func(o *hwsim.Options, _ *Config) { set(&o.Choices) })
+			b.mtu(portF1, 9000)
+			irq := make(chan struct{}, 1)
+			for q := range wire.OQs {
+				require.NoError(t, b.dev.BindIRQ(csr.MSIXRingVector+q, irq))
+			}
+			work := b.rings.Workers(1)[0]
+			w := b.card.Wire(uint16(portF1.Tag))
+			sizes := []int{60, 9014, 1514, 3123}
+			const frames = 3000
+			for i := range frames {
+				w.Send(udp(b.mac(portF1), i%12, i/12, sizes[i%4]))
+				require.True(t, b.rings.IQ().Post(uint16(portF1.Tag), udp([6]byte{2}, 1, i, sizes[i%4])))
+				b.card.Advance(20 * time.Microsecond)
+				_, _, err := work.Step(WakeBusy)
+				require.NoError(t, err)
+			}
+			b.drain()
+			assert.Empty(t, sink.bad)
+			assert.Equal(t, frames, sink.got)
+			assert.Zero(t, b.card.Counter(msg.CntTXDropQueueFull))
+			b.check()
+		})
+	}
+}

@@ -66,10 +66,10 @@ func (p *InProcess) Free(r *Region) error {
 	if !ok {
 		return fmt.Errorf("dma: free %s: not a region of this provider", r.name)
 	}
-	delete(p.pages, r)
 	if err := p.dev.UnmapDMA(uint64(r.bus), len(mem)); err != nil {
-		return fmt.Errorf("dma: free %s: %w", r.name, err)
+		return fmt.Errorf("dma: free %s: %w", r.name, err) // still the device's, still ours to free
 	}
+	delete(p.pages, r)
 	if err := unmapPages(mem); err != nil {
 		return fmt.Errorf("dma: free %s: %w", r.name, err)
 	}

@@ -54,10 +54,3 @@ func store32(p *uint32, v uint32) { *p = v }
 
 //go:noinline
 func store64(p *uint64, v uint64) { *p = v }
-
-var fence atomic.Uint32
-
-// Barrier orders the writes to memory before it ahead of the stores to a BAR
-// after it. A locked read-modify-write is a full fence on amd64; on arm64 the
-// atomic add is acquire-release and the device store behind it stays behind.
-func Barrier() { fence.Add(0) }

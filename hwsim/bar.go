@@ -17,7 +17,7 @@ const gicdSetSPI = csr.BAR2Interrupt + 0x40
 // gone, decoding that is off and an access of another shape read all-ones; the
 // latter two are reported.
 func (c *Card) Load(bar int, off uint64, width int) uint64 {
-	c.mu.Lock()
+	c.lock()
 	if c.mode == stepped {
 		c.run(c.now + cyclesOf(c.o.Latencies.Load))
 	}
@@ -32,7 +32,7 @@ func (c *Card) Load(bar int, off uint64, width int) uint64 {
 // Store writes 4 or 8 bytes of a BAR, aligned. It acts at once; in stepped mode
 // the card's time then moves by Latencies.Store.
 func (c *Card) Store(bar int, off uint64, width int, v uint64) {
-	c.mu.Lock()
+	c.lock()
 	c.store(bar, off, width, v)
 	if c.mode == stepped {
 		c.run(c.now + cyclesOf(c.o.Latencies.Store))

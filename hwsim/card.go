@@ -226,23 +226,21 @@ func (c *Card) powerOn() {
 // start anew. Frames in flight are lost, a card that was killed is back, and
 // what CheckConservation adds up starts at 0. Memory stays registered.
 func (c *Card) Reboot() {
-	c.mu.Lock()
+	c.lock()
 	c.target.stop()
 	c.killed = false
 	c.cfg.powerOn()
 	c.powerOn()
-	c.mu.Unlock()
-	c.settle()
+	c.leave()
 }
 
 // Kill takes the card off the bus: everything reads all-ones and nothing moves
 // any more until Reboot.
 func (c *Card) Kill() {
-	c.mu.Lock()
+	c.lock()
 	c.killed = true
 	c.target.stop()
-	c.mu.Unlock()
-	c.settle()
+	c.leave()
 }
 
 // functionReset is a function level reset (choice 17). Held: c.mu.
@@ -264,10 +262,9 @@ func (c *Card) gone() bool { return c.killed || c.faults.Gone }
 // MTU 1,500 in L3 mode, its tag bound, links up), without control traffic.
 // Program the rings first: their addresses are latched here.
 func (c *Card) Provision() {
-	c.mu.Lock()
+	c.lock()
 	c.target.provision()
-	c.mu.Unlock()
-	c.settle()
+	c.leave()
 }
 
 // Accesses, doorbells.
@@ -285,11 +282,10 @@ func (c *Card) Doorbells() map[uint32]uint64 {
 
 // SetWatermark changes SDP_OUT_WMARK, which only the coprocessor can reach. Functional.
 func (c *Card) SetWatermark(n int) {
-	c.mu.Lock()
+	c.lock()
 	c.o.Watermark = n
 	c.kickRings()
-	c.mu.Unlock()
-	c.settle()
+	c.leave()
 }
 
 // SetSwitchFrame changes the frame cap of the switch's front ports, FCS

@@ -142,7 +142,7 @@ func (c *Card) ConfigRead(off, width int) uint32 {
 
 // ConfigWrite writes 1, 2 or 4 bytes; bits that are not writable keep their value.
 func (c *Card) ConfigWrite(off, width int, v uint32) {
-	c.mu.Lock()
+	c.lock()
 	if c.configOK("write", off, width) {
 		flr := false
 		for i := 0; i < width; i++ {
@@ -163,8 +163,7 @@ func (c *Card) ConfigWrite(off, width int, v uint32) {
 		c.msixPending()
 		c.kickAll()
 	}
-	c.mu.Unlock()
-	c.settle()
+	c.leave()
 }
 
 func (c *Card) configOK(what string, off, width int) bool {

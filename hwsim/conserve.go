@@ -86,7 +86,7 @@ func (c *Card) CheckConservation() error {
 	var passed, out uint64
 	for _, w := range c.wires {
 		s := &w.stats
-		same(w.port.Label+": frames in", s.In, s.LinkDown+s.Runt+s.Oversize+s.SwitchDropped+s.Overrun+s.Filtered+s.NoFastPath+s.Lost+s.Passed+uint64(w.queue.len()))
+		same(w.port.Label+": frames in", s.In, s.LinkDown+s.Runt+s.Oversize+s.SwitchDropped+s.Overrun+s.Filtered+s.NoFastPath+s.Passed+uint64(w.queue.len()))
 		passed += s.Passed
 		out += s.Out + s.OutLinkDown + s.OutSwitchDropped
 	}

@@ -77,9 +77,7 @@ func (c *Card) resetDatapath() {
 	}
 	c.uplink.reset()
 	for _, w := range c.wires {
-		if w != nil {
-			w.reset()
-		}
+		w.reset()
 	}
 	c.tally = tally{}
 }
@@ -275,7 +273,7 @@ func (c *Card) DeliverRaw(ring int, tag uint16, payload []byte, length uint64) b
 	if ring < 0 || ring >= csr.Rings {
 		return false
 	}
-	c.mu.Lock()
+	c.lock()
 	p := c.pool.get(len(payload))
 	copy(p.b, payload)
 	before := c.tally.written + c.tally.waiting

@@ -44,9 +44,8 @@ type Faults struct {
 // Faults calls fn with the card's faults under the lock. fn must not call the
 // card. What it switches takes effect at once.
 func (c *Card) Faults(fn func(f *Faults)) {
-	c.mu.Lock()
+	c.lock()
 	fn(&c.faults)
 	c.faultsChanged()
-	c.mu.Unlock()
-	c.settle()
+	c.leave()
 }

@@ -28,12 +28,16 @@ func (f *fifo[T]) push(v T) {
 func (f *fifo[T]) at(i int) *T { return &f.buf[(f.head+uint64(i))&uint64(len(f.buf)-1)] }
 
 func (f *fifo[T]) pop() T {
-	p := f.at(0)
-	v := *p
-	var zero T
-	*p = zero
-	f.head++
+	v := *f.at(0)
+	f.drop()
 	return v
+}
+
+// drop forgets the head.
+func (f *fifo[T]) drop() {
+	var zero T
+	*f.at(0) = zero
+	f.head++
 }
 
 // reset empties the queue and keeps its memory.

@@ -116,7 +116,7 @@ func (c *Card) readData() {
 		}
 		r := &c.rings[f.ring]
 		c.execute(f)
-		c.fly.pop()
+		c.fly.drop()
 		r.in.flying--
 		r.in.finished++
 		r.in.count++

@@ -32,7 +32,7 @@ func (c *Card) OnIRQ(vector int, fn func()) {
 	if vector < 0 || vector >= csr.MSIXVectors {
 		return
 	}
-	c.mu.Lock()
+	c.lock()
 	c.msix.fn[vector] = fn
 	if fn != nil {
 		c.msix.entry[vector][msixControl] &^= msixMasked

@@ -243,11 +243,11 @@ func (c *Card) place(r *ring, d *parcel, entries []uint64, first int) {
 			continue
 		}
 		at := 0
-		if from < wire.PrefixSize {
-			at = copy(buf, prefix[from:])
-			if i == 0 {
-				at = wire.LenWord + copy(buf[wire.LenWord:], prefix[wire.LenWord:])
-			}
+		if i == 0 {
+			at = min(wire.LenWord, len(buf))
+		}
+		if from+at < wire.PrefixSize {
+			at += copy(buf[at:], prefix[from+at:])
 		}
 		if at < len(buf) {
 			copy(buf[at:], frame[from+at-wire.PrefixSize:])
@@ -351,6 +351,9 @@ func (c *Card) signal(r *ring) {
 func (c *Card) outAck(r *ring, v uint64) {
 	o := &r.out
 	o.count = c.subtract(o.count, uint32(v), false)
+	if o.count == 0 {
+		c.agenda.disarm(o.timer)
+	}
 	if v&csr.OutCntsResend == 0 || o.count == 0 {
 		return
 	}

@@ -126,9 +126,16 @@ func (c *Card) leave() {
 	}
 }
 
+// lock takes c.mu for whoever is about to do something to the card, with the
+// card's time up to date.
+func (c *Card) lock() {
+	c.mu.Lock()
+	c.follow()
+}
+
 // settle is leave for callers that do not hold the lock.
 func (c *Card) settle() {
-	c.mu.Lock()
+	c.lock()
 	c.leave()
 }
 

@@ -11,7 +11,8 @@ import (
 
 // WireStats is where the frames of one wire ended. Every frame of In is in
 // exactly one of the fields below it, still on the wire, or Passed: seen by the
-// fast path, whose 182 counters say more. Out counts what left; the two fields
+// fast path, whose 182 counters say more. A reset of the coprocessor loses what is
+// on the wire and starts all of them at 0. Out counts what left; the two fields
 // below it counted as TX_WIRE and did not.
 type WireStats struct {
 	In            uint64 // frames sent from outside
@@ -22,7 +23,6 @@ type WireStats struct {
 	Overrun       uint64 // more sent at once than Queues.Wire
 	Filtered      uint64 // stopped by the port's address filter
 	NoFastPath    uint64 // the fast path was not running
-	Lost          uint64 // in flight when the coprocessor was reset
 	Passed        uint64
 
 	Out              uint64
@@ -125,7 +125,7 @@ func (w *Wire) deliver(b []byte) {
 
 // SetLink connects or disconnects the far side of the wire.
 func (w *Wire) SetLink(up bool) {
-	w.c.mu.Lock()
+	w.c.lock()
 	w.c.target.setCable(&w.c.ports[w.port.Index], up)
 	w.c.leave()
 }

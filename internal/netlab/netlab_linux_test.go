@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -349,6 +350,37 @@ func TestStart(t *testing.T) {
 	t.Run("no such program", func(t *testing.T) {
 		assert.ErrorIs(t, n.Start(exec.Command("/no/such/program")), os.ErrNotExist)
 	})
+}
+
+func TestScratch(t *testing.T) {
+	needRoot(t)
+	s, err := NewScratch()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(s.Path("a file"), []byte("of one process"), 0o600))
+
+	t.Run("a child reads it through its own descriptor", func(t *testing.T) {
+		cmd := exec.Command("cat", ChildFDPath(0)+"/a file")
+		cmd.ExtraFiles = []*os.File{s.File()}
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		assert.Equal(t, "of one process", string(out))
+	})
+	t.Run("a socket can be bound in it", func(t *testing.T) {
+		l, err := net.Listen("unix", s.Path("socket"))
+		require.NoError(t, err)
+		defer l.Close()
+		c, err := net.Dial("unix", s.Path("socket"))
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	})
+	t.Run("it is mounted nowhere", func(t *testing.T) {
+		var st unix.Stat_t
+		require.NoError(t, unix.Fstat(int(s.File().Fd()), &st))
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		require.NoError(t, err)
+		assert.NotContains(t, string(mounts), fmt.Sprintf(" %d:%d ", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	})
+	require.NoError(t, s.Close())
 }
 
 // hold makes a namespace with an interface and a child in it, tells about both

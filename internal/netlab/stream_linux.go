@@ -179,7 +179,9 @@ func (s *Stream) send(ctx context.Context, left func(sent int64) int64) (Transfe
 		return Transfer{}, ctx.Err()
 	}
 	t := Transfer{Bytes: s.sent - first, Elapsed: time.Since(start)}
-	return t, s.info(&t)
+	var err error
+	t.MSS, t.Retransmits, err = s.Info()
+	return t, err
 }
 
 // at is n bytes, at most chunkBytes, of the endless pattern.
@@ -188,22 +190,20 @@ func (s *Stream) at(offset int64, n int) []byte {
 	return s.pattern[i : i+n]
 }
 
-// info adds what the sender's kernel knows of the connection.
-func (s *Stream) info(t *Transfer) error {
+// Info is what the sender's kernel knows of the connection: the bytes that a
+// segment may carry now, and the segments sent again so far. It may be called
+// while another goroutine sends.
+func (s *Stream) Info() (mss, retransmits int, err error) {
 	raw, err := s.out.SyscallConn()
 	if err != nil {
-		return fmt.Errorf("netlab: read TCP_INFO: %w", err)
+		return 0, 0, fmt.Errorf("netlab: read TCP_INFO: %w", err)
 	}
 	var info *unix.TCPInfo
-	var optErr error
-	if err := raw.Control(func(fd uintptr) { info, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil {
-		return fmt.Errorf("netlab: read TCP_INFO: %w", err)
+	controlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err = errors.Join(controlErr, err); err != nil {
+		return 0, 0, fmt.Errorf("netlab: read TCP_INFO: %w", err)
 	}
-	if optErr != nil {
-		return fmt.Errorf("netlab: read TCP_INFO: %w", optErr)
-	}
-	t.MSS, t.Retransmits = int(info.Snd_mss), int(info.Total_retrans)
-	return nil
+	return int(info.Snd_mss), int(info.Total_retrans), nil
 }
 
 // Close closes both ends and waits for the receiver.

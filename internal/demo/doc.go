@@ -1,0 +1,24 @@
+// Package demo is `oxpd demo`: the proof, on any Linux machine and with the
+// kernel's own TCP/IP on both sides, that oxpd carries frames.
+//
+//	namespace "host"                           namespace "far"
+//	 Linux TCP/IP                               Linux TCP/IP
+//	   | oxp1 ... oxp12                           | Port1 ... PortF4
+//	   |                                          |   TAPs, MTU 9,200
+//	 +-+--------------- oxpd run --sim ----------+-+
+//	 |  driver  <- BARs, DMA, interrupts ->  card  |
+//	 +---------------------------------------------+
+//
+// The daemon is the real program, started as a child; the demo speaks to it as
+// every client does. The wires' TAPs keep an MTU above 9,000, so that frames
+// that are too long do arrive at the card and it is the LIF that refuses them.
+//
+// Exact counters decide the exit status. Rates depend on the machine and are
+// shown beside those of the card, as information.
+//
+// Namespaces and files have no names (internal/netlab), and the kernel kills the
+// child with this process: nothing is left behind, however it ends.
+//
+// Left out: the ten switched ports at 9,000 (the switch caps their frames until
+// it is told otherwise), VLAN tags, IPv6.
+package demo

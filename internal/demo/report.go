@@ -1,0 +1,184 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Schema is the number in the document of `oxpd demo --json`.
+const Schema = 1
+
+// Report is the document of `oxpd demo --json`.
+type Report struct {
+	Schema  int     `json:"schema"`
+	OK      bool    `json:"ok"` // every check holds and all were made
+	Seconds float64 `json:"seconds"`
+	Error   string  `json:"error,omitempty"` // why the demo ended early
+	Ports   []Port  `json:"ports"`
+	Checks  []Check `json:"checks"`
+	Rates   []Rate  `json:"rates"`
+}
+
+// Port is a row of the table of ports.
+type Port struct {
+	IfName  string `json:"ifname"`
+	Label   string `json:"label"`
+	Address string `json:"address"`
+	Link    string `json:"link"`
+	MTU     int    `json:"mtu"`
+	OK      bool   `json:"ok"`
+}
+
+// Check is one exact comparison.
+type Check struct {
+	Part string `json:"part"` // ports, jumbo, tcp, sums
+	Name string `json:"name"`
+	Got  string `json:"got"`
+	Want string `json:"want"`
+	OK   bool   `json:"ok"`
+}
+
+// Rate is one TCP stream. It decides nothing.
+type Rate struct {
+	MTU       int     `json:"mtu"`
+	Direction string  `json:"direction"` // up: the host sends; down: it receives
+	Mbps      float64 `json:"mbps"`
+	Published float64 `json:"published_mbps"` // of the card (hardware/datapath.md 6.1)
+	MSS       int     `json:"mss"`
+	Retrans   int     `json:"retransmits"`
+}
+
+// Directions of a stream.
+const (
+	up   = "up"
+	down = "down"
+)
+
+// reporter collects the report and prints it as it grows.
+type reporter struct {
+	start time.Time
+	quiet bool // collect only
+	out   io.Writer
+	part  string
+	doc   Report
+}
+
+func now() time.Time { return time.Now() }
+
+// say prints a line for people.
+func (r *reporter) say(format string, args ...any) {
+	if !r.quiet {
+		fmt.Fprintf(r.out, format+"\n", args...)
+	}
+}
+
+// begin opens a part.
+func (r *reporter) begin(part, format string, args ...any) {
+	r.part = part
+	r.say("")
+	r.say(format, args...)
+}
+
+// Widths of columns.
+const (
+	wordWidth = 4 // "FAIL"
+	nameWidth = 42
+)
+
+// check records whether got is want.
+func (r *reporter) check(name, got, want string) {
+	c := Check{Part: r.part, Name: name, Got: got, Want: want, OK: got == want}
+	r.doc.Checks = append(r.doc.Checks, c)
+	line := fmt.Sprintf("  %-*s  %-*s  %s", wordWidth, word(c.OK), nameWidth, name, got)
+	if !c.OK {
+		line += ", want " + want
+	}
+	r.say("%s", line)
+}
+
+// count is check for numbers.
+func (r *reporter) count(name string, got, want uint64) { r.check(name, group(got), group(want)) }
+
+// grown is check for the growth of a counter.
+func (r *reporter) grown(name string, before, after, want uint64) {
+	r.check(name, fmt.Sprintf("%+d", int64(after-before)), fmt.Sprintf("%+d", want))
+}
+
+// holds is check for something that is true or is told why not.
+func (r *reporter) holds(name, what string, err error) {
+	got := what
+	if err != nil {
+		got = err.Error()
+	}
+	r.check(name, got, what)
+}
+
+// port records a row of the table of ports.
+func (r *reporter) port(p Port) {
+	r.doc.Ports = append(r.doc.Ports, p)
+	r.say("  %-*s  %-6s %-7s %-17s  %-5s %s", wordWidth, word(p.OK), p.IfName, p.Label, p.Address, p.Link, group(uint64(p.MTU)))
+}
+
+// rate records a stream.
+func (r *reporter) rate(x Rate) {
+	r.doc.Rates = append(r.doc.Rates, x)
+	way := "host sends"
+	if x.Direction == down {
+		way = "host receives"
+	}
+	r.say("  %-*s  MTU %-5s %-14s %8s Mbit/s   the card: %s   MSS %s, %d retransmits", wordWidth, "", group(uint64(x.MTU)), way,
+		group(uint64(x.Mbps+0.5)), group(uint64(x.Published+0.5)), group(uint64(x.MSS)), x.Retrans)
+}
+
+// finish closes the report.
+func (r *reporter) finish(err error) *Report {
+	d := &r.doc
+	d.Schema, d.Seconds, d.OK = Schema, time.Since(r.start).Seconds(), err == nil
+	if err != nil {
+		d.Error = err.Error()
+	}
+	failed := 0
+	for _, c := range d.Checks {
+		if !c.OK {
+			failed++
+		}
+	}
+	for _, p := range d.Ports {
+		if !p.OK {
+			failed++
+		}
+	}
+	if failed > 0 {
+		d.OK = false
+	}
+	total := len(d.Checks) + len(d.Ports)
+	switch {
+	case err != nil:
+	case failed > 0:
+		r.say("\nFAIL  %d of %d checks, %.1f s", failed, total, d.Seconds)
+	default:
+		r.say("\nok    all %d checks, %.1f s", total, d.Seconds)
+	}
+	return d
+}
+
+func word(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "FAIL"
+}
+
+// group prints a number with commas between thousands.
+func group(n uint64) string {
+	s := strconv.FormatUint(n, 10)
+	var parts []string
+	for len(s) > 3 {
+		parts = append([]string{s[len(s)-3:]}, parts...)
+		s = s[:len(s)-3]
+	}
+	return strings.Join(append([]string{s}, parts...), ",")
+}

@@ -178,7 +178,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UseLine()} })
 	root.AddCommand(
 		a.runCommand(), a.statusCommand(), a.portsCommand(), a.mtuCommand(), a.statsCommand(), a.countersCommand(),
-		a.stopCommand(), a.versionCommand(), a.configCommand(),
+		a.stopCommand(), a.demoCommand(), a.versionCommand(), a.configCommand(),
 	)
 	return root
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,7 @@ func (f *table) LIFUpdate(_ context.Context, r msg.LIFUpdateReq) error {
 	if f.busy != nil {
 		<-f.busy
 	}
+	runtime.Gosched() // whoever may come in does
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.inside[r.Index]--
@@ -671,6 +673,7 @@ func TestConcurrentUse(t *testing.T) {
 		}()
 	}
 	for _, p := range board.All() {
+		run(func(i int) { _ = r.SetMTU(bg, p, 1400+i) })
 		run(func(i int) { _ = r.SetMTU(bg, p, 1400+i) })
 		run(func(int) { r.State(p).Ready() })
 	}

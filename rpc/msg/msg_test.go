@@ -134,7 +134,7 @@ func TestDiscoverCountIsBounded(t *testing.T) {
 		"no count word":                 {14, 0, 0},
 		"one record past the end":       append([]byte{2, 0, 0, 0}, make([]byte, 39)...),
 		"a count of 2^32 - 1":           {0xff, 0xff, 0xff, 0xff, 1, 2, 3, 4},
-		"a count whose bytes wrap 2^32": {0x34, 0x33, 0x33, 0x33, 1, 2, 3, 4},
+		"a count whose bytes wrap 2^32": {0xcd, 0xcc, 0xcc, 0x0c, 1, 2, 3, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := DecodeDiscover(b)

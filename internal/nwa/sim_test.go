@@ -1,0 +1,211 @@
+package nwa_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"oxpd/hwsim"
+	"oxpd/internal/board"
+	"oxpd/internal/mmio"
+	"oxpd/internal/nwa"
+	"oxpd/internal/simdev"
+	"oxpd/octep"
+	"oxpd/octep/csr"
+	"oxpd/rpc/msg"
+)
+
+var (
+	bg      = context.Background()
+	discard = slog.New(slog.NewTextHandler(io.Discard, nil))
+)
+
+// newSim returns a card in stepped time whose handshake is done, and an agent
+// over its NetAgent window, which is still blank.
+func newSim(t *testing.T) (*hwsim.Card, *octep.Facility, *nwa.Agent) {
+	t.Helper()
+	times := hwsim.Compressed()
+	times.AgentUp = 5 * time.Second // long after the window
+	card := hwsim.New(hwsim.Options{Timeline: times})
+	dev := simdev.New(card)
+	t.Cleanup(func() {
+		require.NoError(t, dev.Close())
+		card.Close()
+	})
+	ep, err := octep.Open(bg, dev, octep.Config{Clock: card.Clock()})
+	require.NoError(t, err)
+	require.NoError(t, octep.SetBusMaster(dev, true))
+	require.NoError(t, ep.WaitReady(bg))
+	_, err = ep.NewHandshake(nil).Run(bg)
+	require.NoError(t, err)
+	fac, err := ep.WaitFacility(bg, csr.FacNWA)
+	require.NoError(t, err)
+	return card, fac, nwa.New(fac, fac, card.Clock(), discard)
+}
+
+func ready(t *testing.T) (*hwsim.Card, *nwa.Agent) {
+	t.Helper()
+	card, _, a := newSim(t)
+	require.NoError(t, a.WaitReady(bg))
+	return card, a
+}
+
+func sleep(t *testing.T, card *hwsim.Card, d time.Duration) {
+	t.Helper()
+	require.NoError(t, card.Clock().Sleep(bg, d))
+}
+
+func TestSimBlankThenReady(t *testing.T) {
+	card, _, a := newSim(t)
+	_, err := a.LinkUp(bg, 1)
+	require.ErrorIs(t, err, nwa.ErrNotReady)
+	require.NoError(t, a.WaitReady(bg))
+	require.Empty(t, card.Reports())
+}
+
+func TestSimDiscover(t *testing.T) {
+	card, a := ready(t)
+	ports, err := a.Discover(bg)
+	require.NoError(t, err)
+	require.Len(t, ports, board.Ports+1)
+	for _, p := range ports {
+		require.Equal(t, uint16(msg.DiscoverMTU), p.MTU)
+		require.Equal(t, board.Tag(p.Tag) != board.TagUplink, p.Manageable)
+	}
+	require.Empty(t, card.Reports())
+}
+
+func TestSimTwelvePortsComeUp(t *testing.T) {
+	card, a := ready(t)
+	require.NoError(t, a.SetState(bg, board.TagUplink, true))
+	seen := map[[6]byte]board.Port{}
+	for _, p := range board.All() {
+		if _, err := a.MAC(bg, p.Tag); err != nil {
+			require.ErrorIs(t, err, nwa.ErrNoMAC, "%s", p)
+		}
+		require.NoError(t, a.SetState(bg, p.Tag, true))
+		mac, err := a.MAC(bg, p.Tag)
+		require.NoError(t, err)
+		require.NotContains(t, seen, mac)
+		seen[mac] = p
+		require.NoError(t, a.SetMAC(bg, p.Tag, mac))
+	}
+	sleep(t, card, 100*time.Millisecond) // links train
+	for mac, p := range seen {
+		up, err := a.LinkUp(bg, p.Tag)
+		require.NoError(t, err)
+		require.True(t, up, "%s", p)
+		mbps, err := a.Speed(bg, p.Tag)
+		require.NoError(t, err)
+		require.Equal(t, p.SpeedMbps, mbps)
+		again, err := a.MAC(bg, p.Tag)
+		require.NoError(t, err)
+		require.Equal(t, mac, again)
+	}
+	f1 := board.ByIndex(8)
+	card.Wire(uint16(f1.Tag)).SetLink(false)
+	up, err := a.LinkUp(bg, f1.Tag)
+	require.NoError(t, err)
+	require.False(t, up)
+	require.NoError(t, a.SetPromisc(bg, f1.Tag, true))
+	require.NoError(t, a.SetAllMulti(bg, f1.Tag, true))
+	require.Equal(t, map[uint32]uint64{154: 2 * a.Stats().Requests}, card.Doorbells(), "a nudge for each request and each acknowledgement")
+	require.Empty(t, card.Reports())
+}
+
+// Row CTL-6 against the card.
+func TestSimRefusedMACIsNobodyElses(t *testing.T) {
+	card, a := ready(t)
+	port2, port3 := board.ByIndex(1), board.ByIndex(2)
+	for _, p := range []board.Port{port2, port3} {
+		require.NoError(t, a.SetState(bg, p.Tag, true))
+	}
+	mac := msg.AttrMAC
+	card.Faults(func(f *hwsim.Faults) {
+		f.AgentRefuse = []hwsim.AgentRefusal{{Op: msg.OpGet, Sub: &mac, Port: &port3.Tag}}
+	})
+	two, err := a.MAC(bg, port2.Tag)
+	require.NoError(t, err)
+	got, err := a.MAC(bg, port3.Tag)
+	require.ErrorIs(t, err, nwa.ErrRefused)
+	require.Equal(t, [6]byte{}, got)
+	card.Faults(func(f *hwsim.Faults) { f.AgentRefuse = nil })
+	three, err := a.MAC(bg, port3.Tag)
+	require.NoError(t, err)
+	require.NotEqual(t, two, three)
+}
+
+func TestSimUnknownPortIsRefused(t *testing.T) {
+	_, a := ready(t)
+	_, err := a.MAC(bg, 0x8b00)
+	require.ErrorIs(t, err, nwa.ErrRefused)
+}
+
+func TestSimSilenceEnds(t *testing.T) {
+	card, a := ready(t)
+	card.Faults(func(f *hwsim.Faults) { f.AgentSilent = true })
+	from := card.Clock().Now()
+	_, err := a.LinkUp(bg, 1)
+	require.ErrorIs(t, err, nwa.ErrTimeout)
+	waited := card.Clock().Now() - from
+	require.GreaterOrEqual(t, waited, 3*time.Second)
+	require.LessOrEqual(t, waited, 3100*time.Millisecond)
+	_, err = a.LinkUp(bg, 2)
+	require.ErrorIs(t, err, nwa.ErrUnanswered)
+
+	// The agent wakes up and answers what still stands in the window.
+	card.Faults(func(f *hwsim.Faults) { f.AgentSilent = false })
+	sleep(t, card, 20*time.Millisecond)
+	_, err = a.LinkUp(bg, 2)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), a.Stats().Stranded)
+	require.Empty(t, card.Reports())
+}
+
+// A host died between a reply and its acknowledgement.
+func TestSimStrandedReply(t *testing.T) {
+	card, fac, a := newSim(t)
+	require.NoError(t, a.WaitReady(bg))
+	req := msg.NWARequestMsg{Op: msg.OpGet, Sub: uint32(msg.AttrSpeed), Port: 1}.Append(nil)
+	for i := 0; i < len(req); i += 4 {
+		fac.Store32(msg.NWARequest+uint32(i), uint32(req[i])|uint32(req[i+1])<<8|uint32(req[i+2])<<16|uint32(req[i+3])<<24)
+	}
+	fac.Store32(msg.NWAReqLen, msg.NWAReqSize)
+	fac.Store32(msg.NWATurn, msg.TurnRequest)
+	require.NoError(t, fac.Ring(0))
+	sleep(t, card, 50*time.Millisecond)
+	require.Equal(t, uint32(msg.StatusReply), fac.Load32(msg.NWAStatus))
+
+	next := nwa.New(fac, fac, card.Clock(), discard)
+	_, err := next.LinkUp(bg, 2)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), next.Stats().Stranded)
+	require.Equal(t, uint32(msg.StatusIdle), fac.Load32(msg.NWAStatus))
+	require.Empty(t, card.Reports())
+}
+
+// With one acknowledgement in a hundred taken at the next tick, nobody finds the
+// mailbox held.
+func TestSimManyTransactions(t *testing.T) {
+	card, a := ready(t)
+	for i := range 500 {
+		_, err := a.LinkUp(bg, board.ByIndex(i%board.Ports).Tag)
+		require.NoError(t, err)
+	}
+	s := a.Stats()
+	require.NotZero(t, s.SlowSettle)
+	require.Zero(t, s.Stranded)
+	require.Zero(t, s.Timeouts)
+	require.Empty(t, card.Reports())
+}
+
+func TestSimCardGone(t *testing.T) {
+	card, a := ready(t)
+	card.Kill()
+	_, err := a.LinkUp(bg, 1)
+	require.ErrorIs(t, err, mmio.ErrGone)
+}

@@ -89,13 +89,14 @@ func TestReceiveRefuses(t *testing.T) {
 		{"largest MTU, one byte more", board.MaxMTU, 9015, 0, TooLong},
 		{"longer than any buffer", board.MaxMTU, 16310, 0, TooLong},
 	} {
-		for _, pieces := range []int{1, 3} {
-			t.Run(fmt.Sprintf("%s/pieces=%d", tc.name, pieces), func(t *testing.T) {
+		whole := ether(tc.bytes, tc.vlans, 0)
+		for how, b := range map[string][][]byte{
+			"whole":            one(whole),
+			"three pieces":     cut(whole, tc.bytes/3, tc.bytes/2),
+			"header in pieces": cut(whole, min(5, tc.bytes), min(13, tc.bytes), min(17, tc.bytes)),
+		} {
+			t.Run(tc.name+"/"+how, func(t *testing.T) {
 				p.SetLimit(tc.mtu)
-				b := one(ether(tc.bytes, tc.vlans, 0))
-				if pieces == 3 {
-					b = cut(b[0], tc.bytes/3, tc.bytes/2)
-				}
 				assertOne(t, p, tc.want, func() Disposition { return p.Receive(5, b) })
 				if tc.want == Delivered {
 					linux.next()

@@ -110,7 +110,8 @@ type queued struct {
 	reads  int
 }
 
-func (q *queued) FD() int { return -1 }
+func (q *queued) FD() int      { return -1 }
+func (q *queued) Close() error { return nil }
 func (q *queued) Read(b []byte) (int, error) {
 	q.reads++
 	if len(q.frames) == 0 {
@@ -509,14 +510,14 @@ func (w *watched) wait(ids []int32) (int, error) {
 	return w.poller.wait(ids)
 }
 
-// TestTransmitIdle: without frames the transmitter does not run, neither with
-// an interface that is down, nor with one that has been deleted.
+// TestTransmitIdle: without frames the transmitter does not run, whether an
+// interface is down, has been deleted or is no longer the transmitter's.
 func TestTransmitIdle(t *testing.T) {
 	ns := newNS(t)
-	up, down, deleted := open(t, ns, "oxp1"), open(t, ns, "oxp2"), open(t, ns, "oxp3")
+	up, down, deleted, removed := open(t, ns, "oxp1"), open(t, ns, "oxp2"), open(t, ns, "oxp3"), open(t, ns, "oxp4")
 	slots := newSlots(255)
 	slots.auto = true
-	tr, err := NewTransmitter([]*Port{up, down, deleted}, slots, clock.NewReal(), nil)
+	tr, err := NewTransmitter([]*Port{up, down, deleted, removed}, slots, clock.NewReal(), nil)
 	require.NoError(t, err)
 	defer tr.Close()
 	w := &watched{poller: tr.poll}
@@ -527,6 +528,8 @@ func TestTransmitIdle(t *testing.T) {
 	require.NoError(t, down.Down())
 	ip(t, ns, "link delete oxp3")
 	eventually(t, "noticed", func() bool { return deleted.Stats().TapReadErrors == 1 })
+	tr.Remove(removed)
+	listen(t, ns, removed.Index()).send(ether(60, 0, 0)) // stays where it is
 	linux := listen(t, ns, up.Index())
 	const frames = 20
 	for i := range frames {
@@ -538,6 +541,31 @@ func TestTransmitIdle(t *testing.T) {
 	assert.LessOrEqual(t, w.waits.Load(), int64(2*frames+10))
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
+	assert.Zero(t, removed.Stats().TxFrames())
+}
+
+// deaf is the settings of an interface that takes everything.
+type deaf struct{ link }
+
+func (deaf) setUp(bool) error         { return nil }
+func (deaf) dropped() (uint64, error) { return 0, nil }
+func (deaf) close() error             { return nil }
+
+// TestTransmitClosedPort: a port that is closed before it is removed is not
+// read: its descriptor may be somebody else's by then.
+func TestTransmitClosedPort(t *testing.T) {
+	q := &queued{frames: [][]byte{ether(60, 0, 0)}}
+	p := newPort(Config{Port: board.ByIndex(0)}, q, deaf{})
+	slots := newSlots(255)
+	tr := bare(slots, p)
+	require.NoError(t, p.Close())
+	reads := q.reads // it emptied the queue
+	require.NoError(t, tr.round(context.Background(), []int32{1}))
+	assert.Equal(t, reads, q.reads)
+	assert.EqualValues(t, 1, p.counters.Stats().TxClosed)
+	tr.Remove(p)
+	require.NoError(t, tr.round(context.Background(), []int32{1}))
+	assert.Equal(t, reads, q.reads)
 }
 
 // TestCloseCountsTheQueue: A19. What Linux sent and nobody read is in a counter too,

@@ -233,13 +233,12 @@ type kernel struct {
 	mu    sync.Mutex
 	links map[int]Link
 	err   error
-	lists int
+	asked []int // for one
 }
 
 func (k *kernel) all() ([]Link, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.lists++
 	var links []Link
 	for _, l := range k.links {
 		links = append(links, l)
@@ -250,6 +249,7 @@ func (k *kernel) all() ([]Link, error) {
 func (k *kernel) one(index int) (Link, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.asked = append(k.asked, index)
 	l, ok := k.links[index]
 	if !ok {
 		l = Link{Index: index, Gone: true}
@@ -327,6 +327,16 @@ func TestWatchEvents(t *testing.T) {
 			t.Errorf("reported again: %d", i)
 		case <-time.After(10 * time.Millisecond):
 		}
+	})
+	t.Run("the kernel is not asked about what nobody wants", func(t *testing.T) {
+		var got seen
+		k := &kernel{links: map[int]Link{}}
+		w := &watcher{query: k, filter: func(i int) bool { return i == 5 }, wake: make(chan struct{}, 1)}
+		w.mark(5, false)
+		w.mark(6, false)
+		require.NoError(t, w.handle(context.Background(), got.report))
+		assert.Equal(t, []int{5}, k.asked)
+		assert.Equal(t, map[int]Link{5: {Index: 5, Gone: true}}, got.last)
 	})
 	t.Run("a socket that fails ends it", func(t *testing.T) {
 		var got seen

@@ -28,9 +28,6 @@ func Run(ctx context.Context, o Options) int {
 	r := &reporter{start: now(), quiet: o.JSON, out: o.Out}
 	err := run(ctx, o, r)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = fmt.Errorf("interrupted; nothing is left behind")
-		}
 		fmt.Fprintf(o.Err, "oxpd demo: %v\n", err)
 	}
 	doc := r.finish(err)

@@ -84,8 +84,9 @@ func (r *reporter) begin(part, format string, args ...any) {
 
 // Widths of columns.
 const (
-	wordWidth = 4 // "FAIL"
-	nameWidth = 42
+	wordWidth = 4 // FAIL
+	nameWidth = 44
+	rateWidth = 30 // a direction and its rate
 )
 
 // check records whether got is want.
@@ -129,13 +130,14 @@ func (r *reporter) rate(x Rate) {
 	if x.Direction == down {
 		way = "host receives"
 	}
-	r.say("  %-*s  MTU %-5s %-14s %8s Mbit/s   the card: %s   MSS %s, %d retransmits", wordWidth, "", group(uint64(x.MTU)), way,
-		group(uint64(x.Mbps+0.5)), group(uint64(x.Published+0.5)), group(uint64(x.MSS)), x.Retrans)
+	r.say("  %-*s  %s at %s%*s%s Mbit/s (the card: %s), MSS %s, %d retransmits", wordWidth, "", way, group(uint64(x.MTU)),
+		rateWidth-len(way)-len(group(uint64(x.Mbps+0.5))), "", group(uint64(x.Mbps+0.5)), group(uint64(x.Published+0.5)), group(uint64(x.MSS)), x.Retrans)
 }
 
 // finish closes the report.
 func (r *reporter) finish(err error) *Report {
 	d := &r.doc
+	d.Ports, d.Checks, d.Rates = some(d.Ports), some(d.Checks), some(d.Rates)
 	d.Schema, d.Seconds, d.OK = Schema, time.Since(r.start).Seconds(), err == nil
 	if err != nil {
 		d.Error = err.Error()
@@ -163,6 +165,14 @@ func (r *reporter) finish(err error) *Report {
 		r.say("\nok    all %d checks, %.1f s", total, d.Seconds)
 	}
 	return d
+}
+
+// some makes a list that JSON prints as one.
+func some[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
 }
 
 func word(ok bool) string {

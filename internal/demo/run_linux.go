@@ -63,6 +63,8 @@ var published = map[int]map[string]float64{
 	board.MaxMTU:     {up: 7386.6, down: 7178.4},
 }
 
+var errInterrupted = errors.New("interrupted; nothing is left behind")
+
 // run makes the lab and goes through the parts.
 func run(ctx context.Context, o Options, r *reporter) (err error) {
 	if os.Geteuid() != 0 {
@@ -72,11 +74,17 @@ func run(ctx context.Context, o Options, r *reporter) (err error) {
 	if err != nil {
 		return err
 	}
+	r.say("oxpd demo: a daemon on the simulated card between two network namespaces, host and far side")
 	l, err := openLab(o)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close()) }()
+	defer func() {
+		if ctx.Err() != nil {
+			err = errInterrupted // whatever broke by it
+		}
+		err = errors.Join(err, l.close())
+	}()
 	for _, part := range []func(context.Context, *lab, *reporter, board.Port) error{ports, frames, streams, sums} {
 		if err := part(ctx, l, r, jumbo); err != nil {
 			return err

@@ -197,15 +197,16 @@ func total(terms []term) (n uint64) {
 	return n
 }
 
-// queueFull is the coprocessor's TX_DROP_QUEUE_FULL, which has two meanings, by
-// the port that it was counted at: towards a wire or towards the host.
-func (b *books) queueFull(host bool) (n uint64) {
+// queueFull splits the coprocessor's TX_DROP_QUEUE_FULL, one number with two
+// meanings: what it counted at the ports that face a wire, and the rest, which
+// found a full ring of the host (hardware/datapath.md 5.2).
+func (b *books) queueFull() (egress, ring uint64) {
 	for _, p := range b.card.Ports {
-		if p.Port > lastWirePort == host {
-			n += p.TXDropQueueFull
+		if p.Port <= lastWirePort {
+			egress += p.TXDropQueueFull
 		}
 	}
-	return n
+	return egress, b.card.Get("TX_DROP_QUEUE_FULL") - egress
 }
 
 // lastWirePort is the last of the fast path's ports that faces a wire
@@ -240,7 +241,8 @@ func (b *books) toHost(r *reporter) {
 	toHost := b.between(toHostFirst, toHostLast)
 	r.sum("RX_WIRE", rxWire, append(b.between(wireDropFirst, wireDropLast), toHost...)...)
 	r.sum("handed to the host", total(toHost), term{"TX_KN", b.card.Get("TX_KN")})
-	r.sum("TX_KN", b.card.Get("TX_KN"), term{"rx_done", b.stats.Device["rx_done"]}, term{"refused by a full ring", b.queueFull(true)})
+	_, full := b.queueFull()
+	r.sum("TX_KN", b.card.Get("TX_KN"), term{"rx_done", b.stats.Device["rx_done"]}, term{"TX_DROP_QUEUE_FULL, a full ring", full})
 
 	names := make([]string, 0, len(b.stats.Sums.Addends))
 	for n := range b.stats.Sums.Addends {
@@ -267,8 +269,9 @@ func (b *books) toWire(r *reporter) {
 	r.sum("tx_packets", posted, term{"tx_posted", b.stats.Device["tx_posted"]}, term{"tx_iq_full", b.stats.Device["tx_iq_full"]})
 	r.sum("tx_posted", b.stats.Device["tx_posted"], term{"RX_KN", rxKN})
 	r.sum("RX_KN", rxKN, append(b.between(hostDropFirst, hostDropLast), b.between(msg.CntFromKNToWire, msg.CntFromKNToIPsecEncr)...)...)
+	full, _ := b.queueFull()
 	r.sum("FROM_KN_TO_WIRE", b.card.Get("FROM_KN_TO_WIRE"), term{"TX_WIRE", b.card.Get("TX_WIRE")},
-		term{"TX_WIRE_ERR", b.card.Get("TX_WIRE_ERR")}, term{"refused by a full egress queue", b.queueFull(false)})
+		term{"TX_WIRE_ERR", b.card.Get("TX_WIRE_ERR")}, term{"TX_DROP_QUEUE_FULL, a full egress queue", full})
 	var out, lost uint64
 	for _, p := range board.All() {
 		w := b.wire(p)

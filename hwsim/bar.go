@@ -102,7 +102,7 @@ func (c *Card) load2(off uint32, width int) uint64 {
 		return allOnes
 	case off < csr.BAR2FacEnd:
 		c.acc.area[areaControl+area((off-csr.BAR2Facilities)>>20)].load(width)
-		if !c.winMapped {
+		if !c.target.decodes(off - csr.BAR2Facilities) {
 			return allOnes
 		}
 		if width == 4 {
@@ -126,7 +126,7 @@ func (c *Card) store2(off uint32, width int, v uint64) {
 		c.acc.area[areaBAR2].store(width)
 	case off < csr.BAR2FacEnd:
 		c.acc.area[areaControl+area((off-csr.BAR2Facilities)>>20)].store(width)
-		if !c.winMapped {
+		if !c.target.decodes(off - csr.BAR2Facilities) {
 			return
 		}
 		if width == 4 {
@@ -188,6 +188,9 @@ func (c *Card) loadReg(reg uint32, width int) (uint64, bool) {
 	case reg == uint32(csr.SLIScratch):
 		return c.sliScratch, true
 	case reg == uint32(csr.RInfo):
+		if c.faults.RInfoNoRings {
+			return csr.RInfoTRS.Put(c.rinfo, 0), true
+		}
 		return c.rinfo, true
 	case info.Access == csr.W1S: // reads as the status it sets
 		return c.plain[c.acc.groupOf[reg]], true

@@ -150,8 +150,7 @@ type Card struct {
 	latched    bool // the host port was opened: ring addresses do not change any more
 
 	// BAR2
-	win       []byte // entry 8: the facility windows
-	winMapped bool   // false: they read all-ones. Owned by the target
+	win []byte // entry 8: the facility windows, all-ones where the target has not mapped them
 
 	target *target
 	lifs   *lifTable
@@ -216,9 +215,7 @@ func (c *Card) powerOn() {
 	c.resetRegisters()
 	c.resetDatapath()
 	c.counters = counters{}
-	c.winMapped = false
 	c.latched = false
-	clear(c.win)
 	c.target.start()
 }
 

@@ -122,23 +122,29 @@ func (t *target) stop() {
 	t.params = paramsReset
 	t.c.lifs.reset()
 	t.resetPorts()
-	t.c.winMapped = false
 	t.unmap(0)
 }
 
 // unmap lets everything from off on read all-ones.
 func (t *target) unmap(off int) {
 	w := t.c.win[off:]
-	for i := range w {
-		w[i] = 0xff
+	w[0] = 0xff
+	for n := 1; n < len(w); n *= 2 {
+		copy(w[n:], w[:n])
 	}
+}
+
+// decodes tells whether the byte at off of the windows answers; elsewhere loads
+// give the all-ones that unmap left and stores are lost.
+func (t *target) decodes(off uint32) bool {
+	return t.mapped && (!t.crashed || off < winMgmt)
 }
 
 // kernelUp is the endpoint driver: entry 8 is mapped as a whole, so all four
 // windows decode; rpc and nw_agent read zero until somebody fills them.
 func (t *target) kernelUp() {
 	clear(t.c.win)
-	t.mapped, t.c.winMapped = true, true
+	t.mapped = true
 	le.PutUint64(t.c.win[winMgmt+mgmtDevType:], 1)
 	le.PutUint64(t.c.win[winMgmt+mgmtTargetStatus:], mgmtReady)
 	t.publish()

@@ -13,7 +13,8 @@ import (
 func TestWindowsBeforeTheKernel(t *testing.T) {
 	h := newMiniHost(t)
 	assert.Equal(t, uint32(0xffffffff), h.r32(0x02000000), "barmap")
-	assert.Equal(t, ^uint64(0), h.r64(tRPC), "rpc")
+	h.w64(tRPC, 0)
+	assert.Equal(t, ^uint64(0), h.r64(tRPC), "rpc, a store is lost")
 	assert.NotEqual(t, uint64(0xabcdabcd), h.c.Load(0, 0x20180, 8)&0xffffffff, "SDP_SCRATCH")
 	assert.Zero(t, h.scratch(), "handshake register")
 }
@@ -225,6 +226,8 @@ func TestPromisedVFs(t *testing.T) {
 		assert.Zero(t, size, "facility %d", n)
 	}
 	assert.Equal(t, uint64(0x400000), h.c.Load(0, 0x20190, 8), "RINFO is fine")
+	h.w32(tRPC, 0x1234)
+	assert.Equal(t, uint32(0xffffffff), h.r32(tRPC), "a store is lost")
 	assert.Equal(t, uint64(1), h.c.ReportCount("handshake-vfs"))
 }
 
@@ -252,6 +255,9 @@ func TestBarmapFaults(t *testing.T) {
 			assert.Zero(t, size)
 			_, size, _, _ = h.facility(2)
 			assert.Equal(t, uint32(0x100000), size)
+		}},
+		{"no rings in RINFO", func(f *TargetFaults) { f.RInfoNoRings = true }, func(t *testing.T, h *miniHost) {
+			assert.Zero(t, h.c.Load(0, 0x20190, 8))
 		}},
 		{"one rpc doorbell", func(f *TargetFaults) { f.RPCOneDoorbell = true }, func(t *testing.T, h *miniHost) {
 			_, _, bell, bells := h.facility(3)

@@ -18,6 +18,7 @@ type TargetFaults struct {
 	BarmapAllOnes   bool   // the table reads all-ones
 	BarmapNoSizes   bool   // every size reads 0, as after a crash
 	FacilityMissing [csr.BarmapFacilities]bool
+	RInfoNoRings    bool // SDP_EPF_RINFO reads TRS 0
 	RPCOneDoorbell  bool // the rpc facility has one doorbell: the livelock of rpc-lif.md 3.1 for a channel without a high ring
 
 	RPCSilent bool          // doorbells of rpc are lost; commands stay on the ring

@@ -240,9 +240,7 @@ func (t *target) attrGet(p *portState, a msg.Attr) (payload []byte, ok bool) {
 		return words(p.mtu)
 	case msg.AttrMAC:
 		var mac [8]byte
-		if p.raised || p.named {
-			copy(mac[:], p.mac[:])
-		}
+		copy(mac[:], p.mac[:]) // zeros until the port is raised or an address set
 		return mac[:], true
 	case msg.AttrSpeed:
 		return words(p.speed)

@@ -198,6 +198,10 @@ func TestAddressFilter(t *testing.T) {
 	assert.Equal(t, [4]bool{true, true, false, true}, admits(), "the address that was set last")
 	assert.Equal(t, []byte{2, 0xc8, 0x52, 0, 0, 9, 0, 0}, h.ask(4, 3, 0x8100).payload)
 
+	h.ask(3, 3, 0x8200, 0x0052c802, 0x0700)
+	h.ask(3, 0, 0x8200, 1)
+	assert.Equal(t, []byte{2, 0xc8, 0x52, 0, 0, 7, 0, 0}, h.ask(4, 3, 0x8200).payload, "raising keeps an address that was set")
+
 	h.ask(3, 0, 1, 1)
 	h.c.mu.Lock()
 	defer h.c.mu.Unlock()
@@ -282,6 +286,19 @@ func TestAgentFaults(t *testing.T) {
 		h.faults(func(f *TargetFaults) { f.AgentSilent = false })
 		assert.True(t, h.wait(time.Second, func() bool { return h.r32(tNWA+0x20) == 1 }))
 		assert.True(t, h.release())
+	})
+	t.Run("silent from the middle of a request on", func(t *testing.T) {
+		h := newMiniHost(t).agent()
+		h.w32(tNWA+0x34, 1)
+		h.w32(tNWA+0x1c, 32)
+		h.w32(tNWA+0x18, 1)
+		h.bell(154)
+		h.advance(Compressed().AgentAnswer / 2)
+		h.faults(func(f *TargetFaults) { f.AgentSilent = true })
+		h.advance(time.Second)
+		require.Zero(t, h.r32(tNWA+0x20))
+		h.faults(func(f *TargetFaults) { f.AgentSilent = false })
+		assert.True(t, h.wait(time.Second, func() bool { return h.r32(tNWA+0x20) == 1 }))
 	})
 	t.Run("slow", func(t *testing.T) {
 		h := newMiniHost(t).agent()

@@ -106,8 +106,9 @@ func (t *target) setAdmin(p *portState, up bool) {
 	p.admin = up
 	if up && !p.raised {
 		p.raised = true
-		p.mac = p.burnedMAC
-		p.named = p.onMAC
+		if !p.named {
+			p.mac, p.named = p.burnedMAC, p.onMAC
+		}
 	}
 	t.relink(p)
 }

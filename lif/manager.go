@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -36,7 +37,7 @@ type Clock interface {
 	Now() time.Duration
 }
 
-// Config is what a Manager needs. A nil logger is slog's default.
+// Config is what a Manager needs. A nil logger logs nothing.
 type Config struct {
 	Table  Table
 	Clock  Clock
@@ -102,7 +103,7 @@ type Manager struct {
 func New(cfg Config) *Manager {
 	m := &Manager{table: cfg.Table, clock: cfg.Clock, log: cfg.Logger}
 	if m.log == nil {
-		m.log = slog.Default()
+		m.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	for i := range m.ports {
 		m.ports[i].Port = board.ByIndex(i)

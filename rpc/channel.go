@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -109,10 +110,10 @@ type Channel struct {
 
 // New returns a closed channel over an rpc facility's window. buf is
 // msg.BufferSize bytes aligned to msg.BufferAlign on the bus; it belongs to the
-// channel, and after a time-out to the card. A nil logger is slog's default.
+// channel, and after a time-out to the card. A nil logger logs nothing.
 func New(window mmio.Space, bell Bell, buf *dma.Region, clock Clock, logger *slog.Logger, cfg Config) *Channel {
 	if logger == nil {
-		logger = slog.Default()
+		logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	c := &Channel{window: window, bell: bell, buf: buf, clock: clock, log: logger, cfg: cfg, turn: make(chan struct{}, 1)}
 	c.turn <- struct{}{}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -82,11 +83,11 @@ type Agent struct {
 	requests, refused, timeouts, malformed, stranded, slowSettle atomic.Uint64
 }
 
-// New returns an agent over the nw_agent facility's window. A nil logger is
-// slog's default.
+// New returns an agent over the nw_agent facility's window. A nil logger
+// logs nothing.
 func New(window mmio.Space, bell Bell, clock Clock, logger *slog.Logger) *Agent {
 	if logger == nil {
-		logger = slog.Default()
+		logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
 	a := &Agent{window: window, bell: bell, clock: clock, log: logger, turn: make(chan struct{}, 1)}
 	a.turn <- struct{}{}

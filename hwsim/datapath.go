@@ -28,6 +28,7 @@ type datapath struct {
 	entries []uint64
 	order   atomic.Uint32
 	crc     *crc32.Table
+	tuple   [36]byte // what hash sums up; here because a local one would be allocated
 	tally   tally
 }
 
@@ -44,11 +45,11 @@ func (c *Card) initDatapath() {
 	c.lat = cycleLatencies{cyclesOf(l.Fetch), cyclesOf(l.Read), cyclesOf(l.ToWire), cyclesOf(l.ToHost), cyclesOf(l.FreeAhead)}
 	c.crc = crc32.MakeTable(crc32.Castagnoli)
 	c.acc.init()
-	c.readEv = newEvent(c.readData)
+	c.readEv = newEvent(flow, c.readData)
 	for q := range c.rings {
 		r := &c.rings[q]
-		r.in.ev = newEvent(func() { c.fetch(r) })
-		r.out.timer = newEvent(func() { c.timerExpired(r) })
+		r.in.ev = newEvent(flow, func() { c.fetch(r) })
+		r.out.timer = newEvent(flow, func() { c.timerExpired(r) })
 	}
 	for i := range c.cages {
 		c.cages[i].init(c, 1, c.o.Queues.EgressCage, c.o.Rates.Cage, fcsBytes+gapBytes)
@@ -237,7 +238,8 @@ func (c *Card) hash(b []byte) int {
 	if !ok {
 		return 0
 	}
-	var tuple [36]byte
+	tuple := &c.tuple
+	*tuple = [36]byte{}
 	l3 := b[h.L3:]
 	n, l4, proto := 0, 0, byte(0)
 	switch {

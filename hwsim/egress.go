@@ -37,7 +37,7 @@ const (
 func (s *server) init(c *Card, queues, depth int, rate uint64, extra int) {
 	*s = server{c: c, queues: make([]fifo[*packet], queues), depth: depth, extra: extra}
 	s.perByte = lineTime(rate)
-	s.ev = newEvent(s.depart)
+	s.ev = newEvent(flow, s.depart)
 }
 
 // lineTime is the length of a byte in 2^-20 cycles at a rate in bit/s.

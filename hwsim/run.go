@@ -74,7 +74,7 @@ type runner struct {
 	staged      atomic.Bool // a wire has frames that the card has not seen
 	freeRunning atomic.Bool
 	sleeping    atomic.Bool   // the card's goroutine waits
-	sleepUntil  uint64        // the event that it waits for; 0 while it runs
+	sleepUntil  uint64        // the cycle that it waits for; 0 while it runs
 	wake        chan struct{} // capacity 1
 	quit        chan struct{}
 	done        chan struct{}
@@ -93,11 +93,11 @@ func (c *Card) initRunner() {
 func (c *Card) run(until uint64) {
 	for {
 		c.takeStaged()
-		at, ok := c.agenda.next()
+		e := c.agenda.due(until, until)
 		switch {
-		case ok && at <= until:
-			e := c.agenda.pop()
-			c.now = max(c.now, at)
+		case e != nil:
+			c.agenda.disarm(e)
+			c.now = max(c.now, e.at)
 			c.horizon = c.now
 			e.fn()
 		case c.out.empty() || c.out.busy:
@@ -118,12 +118,23 @@ func (c *Card) leave() {
 		c.mu.Unlock()
 		return
 	}
-	at, ok := c.agenda.next()
-	wake := ok && at < c.sleepUntil || !c.out.empty()
+	wake := c.wakeAt() < c.sleepUntil || !c.out.empty()
 	c.mu.Unlock()
 	if wake {
 		c.wakeUp()
 	}
+}
+
+// wakeAt is the wall clock's cycle at which a free card has something to do.
+func (c *Card) wakeAt() uint64 {
+	at := uint64(math.MaxUint64)
+	if e := c.agenda.first(timely); e != nil {
+		at = e.at
+	}
+	if e := c.agenda.first(flow); e != nil {
+		at = min(at, e.at-min(e.at, c.lat.ahead))
+	}
+	return at
 }
 
 // lock takes c.mu for whoever is about to do something to the card, with the
@@ -222,12 +233,13 @@ func (c *Card) loop() {
 		c.takeStaged()
 		idle := true
 		for n := 0; n < loopBatch && !c.closed; n++ {
-			at, ok := c.agenda.next()
-			if !ok || at > c.horizon {
+			e := c.agenda.due(c.now, c.horizon)
+			if e == nil {
 				break
 			}
 			idle = false
-			c.agenda.pop().fn()
+			c.agenda.disarm(e)
+			e.fn()
 		}
 		if !c.out.empty() {
 			idle = false
@@ -236,10 +248,9 @@ func (c *Card) loop() {
 		closed := c.closed
 		wait := time.Duration(math.MaxInt64)
 		if idle {
-			c.sleepUntil = math.MaxUint64
-			if at, ok := c.agenda.next(); ok {
-				c.sleepUntil = at
-				wait = durationOf(at - c.horizon)
+			c.sleepUntil = c.wakeAt()
+			if c.sleepUntil != math.MaxUint64 {
+				wait = durationOf(c.sleepUntil-min(c.sleepUntil, c.now)) + 1
 			}
 			c.sleeping.Store(true)
 		}

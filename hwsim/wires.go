@@ -61,7 +61,7 @@ func newWire(c *Card, p board.Port) *Wire {
 		rate = c.o.Rates.SwitchPort
 	}
 	w.perByte = lineTime(rate)
-	w.ev = newEvent(w.arrive)
+	w.ev = newEvent(flow, w.arrive)
 	w.room = sync.NewCond(&w.smu)
 	return w
 }

@@ -18,7 +18,7 @@ const gicdSetSPI = csr.BAR2Interrupt + 0x40
 // latter two are reported.
 func (c *Card) Load(bar int, off uint64, width int) uint64 {
 	c.lock()
-	if c.mode == stepped {
+	if c.mode == stepped && !c.closed {
 		c.run(c.now + cyclesOf(c.o.Latencies.Load))
 	}
 	v := c.load(bar, off, width)
@@ -34,7 +34,7 @@ func (c *Card) Load(bar int, off uint64, width int) uint64 {
 func (c *Card) Store(bar int, off uint64, width int, v uint64) {
 	c.lock()
 	c.store(bar, off, width, v)
-	if c.mode == stepped {
+	if c.mode == stepped && !c.closed {
 		c.run(c.now + cyclesOf(c.o.Latencies.Store))
 	}
 	c.leave()

@@ -990,3 +990,40 @@ func TestRebootStartsAnew(t *testing.T) {
 	h.settled()
 	assert.EqualValues(t, 1, h.c.Counter(msg.CntTXKN))
 }
+
+func TestUnboundTag(t *testing.T) {
+	for punt, want := range map[bool]int{false: msg.CntDropLIFIndexInvalid, true: msg.CntToKNForced} {
+		h := newRingHost(t, 16, func(o *Options) { o.Choices.PuntUnbound = punt }).program(1024)
+		h.c.lifs.iface[tag1] = ifaceNone
+		h.wire(tag1).Send(ipFrame(h.c, tag1, 60, 1, 1))
+		h.settled()
+		assert.EqualValues(t, 1, h.c.Counter(want))
+		assert.EqualValues(t, b2u(punt), h.c.Counter(msg.CntTXKN))
+	}
+}
+
+func TestSharedEgress(t *testing.T) {
+	h := newRingHost(t, 16, func(o *Options) { o.Choices.SharedEgress = true }).program(1024)
+	got := 0
+	h.wire(tag2).SetReceiver(func([]byte) { got++ })
+	for i := 0; i < 100; i++ {
+		for k := 0; k < 60; k++ {
+			h.send(tag1, make([]byte, 1514))
+		}
+		h.send(tag2, make([]byte, 60))
+		h.advance(200 * time.Microsecond)
+	}
+	h.settled()
+	assert.Less(t, got, 100, "a flood of one port costs another frames")
+}
+
+func TestLinkAndCapOnTheWayOut(t *testing.T) {
+	h := newRingHost(t, 16).program(1024)
+	h.send(tag1, make([]byte, 2044), make([]byte, 2045))
+	h.settled()
+	h.wire(tag1).SetLink(false)
+	h.send(tag1, make([]byte, 60))
+	h.settled()
+	assert.Equal(t, WireStats{Out: 1, OutSwitchDropped: 1, OutLinkDown: 1}, h.wire(tag1).Stats())
+	assert.EqualValues(t, 3, h.c.Counter(msg.CntTXWire), "the coprocessor sent all of them")
+}

@@ -1,4 +1,77 @@
 // Package hwsim is the card as a driver meets it: the PCIe endpoint of the
-// OCTEON TX, the packet rings, the fast path between them and the twelve front
-// ports, and the software on the coprocessor that brings all of it up.
+// OCTEON TX CN8365, its packet rings, the fast path between them and the twelve
+// front ports, and the software on the coprocessor that brings all of it up.
+// It is written from the hardware pages; with the driver it shares layouts and
+// nothing else. Addresses, indices, credit and lengths are its own arithmetic
+// on raw bytes, so that it cannot agree with a driver's mistake.
+//
+// # Memory map
+//
+//	config   177d:a300, class 0b8000; PCIe capability 0x70, MSI-X (80 vectors,
+//	         table and pending bits in BAR0), SR-IOV shown and not modelled
+//	BAR0     8 MiB   0x00000 MSI-X table   0x04000 pending bits
+//	                 0x10000 + n*0x20000   ring n
+//	                 0x20000 SDP, 0x28100 SLI, 0x2c000 window registers
+//	BAR2     64 MiB  entries 0-7   all-ones
+//	                 entry 8       facility windows, all-ones until mapped
+//	                 entries 9-14  forbidden: all-ones and a Report
+//	                 entry 15      write one word (doorbell); a read is forbidden
+//	BAR4     1 MiB   unused
+//
+// Loads and stores are 4 or 8 bytes, aligned; anything else is reported. The
+// card reaches host memory by bus address alone, inside what MapDMA registered,
+// while bus mastering is on; anything else is reported and does not happen.
+//
+// # The way of a frame
+//
+//	host -> wire                             wire -> host
+//	doorbell adds to "posted"                Wire.Send: link, length, switch cap
+//	fetch, in order       (Fetch)            line rate, fast path    (ToHost)
+//	data read later       (Read)             address filter, then RX_WIRE
+//	IN_CNTS: slot is free                    LIF gate: one drop counter, or why
+//	RX_KN, classification                    it is handed over; TX_KN
+//	FROM_KN_TO_WIRE       (ToWire)           ring = crc32c(tuple) mod 8
+//	egress queue, or QUEUE_FULL              credit, or QUEUE_FULL
+//	TX_WIRE at the server's rate             N buffers, length word last, count
+//	switch cap, link, Wire receiver          level or timer: message
+//
+// The names in brackets are fields of Latencies; all of them are estimates and
+// say so. Bandwidths are Rates: the ten switch ports leave through one server of
+// 1,018 Mbit/s that takes their queues in turn, each 10G cage has its own.
+//
+// An output ring:
+//
+//	disabled --enable--> armed --first credit--> holds a batch of 16
+//	   ^                                           |  packet: take N entries
+//	   |                                           v
+//	 disable               credit >= watermark: next batch, credit - 16
+//	                       credit <  watermark and batch empty: refuse, until
+//	                       credit comes back; too much credit laps the ring
+//
+// # Time
+//
+// The model counts cycles of 800 MHz. In stepped mode, which New starts with,
+// time moves in Advance, in Clock().Sleep and by the cost of register accesses;
+// one goroutine does everything and the same seed gives the same trace. After
+// Start the wall clock moves it: one goroutine runs the card, sleeps while
+// nothing is due and lets data path steps run up to Latencies.FreeAhead early.
+// Receivers and interrupt functions are called without the lock, in order.
+// Methods marked functional look or set without taking time.
+//
+// # Open points and faults
+//
+// Choices has one field for each row of the project's list of open points,
+// Faults one for each way of misbehaving. What a driver must not do is not
+// stopped but shown in Reports, by name. CheckConservation closes the sums:
+// every frame ends on a wire, in a host ring or in exactly one counter.
+//
+// # Left out
+//
+// Virtual functions; interrupts of input rings (IN_INT_LEVELS and IN_INT_STATUS
+// are storage); the error and OEI sources (their registers are storage); IPsec,
+// flow offload, QoS and DoS; the timing of PCIe beside the cost of one access;
+// statistics messages of the fast path's own accord (DeliverRaw writes any);
+// priorities between the seventeen workers of the fast path, which here is one
+// queue with a constant delay. A batch of list entries never straddles the end
+// of a list, because sizes are multiples of 16.
 package hwsim

@@ -154,7 +154,7 @@ func (c *Card) available(r *ring) int {
 
 // covers tells whether a packet of n buffers can be written whole.
 func (c *Card) covers(r *ring, n int) bool {
-	if !r.out.enabled && !c.faults.IgnoreDisable.has(r.q) {
+	if c.gone() || !r.out.enabled && !c.faults.IgnoreDisable.has(r.q) {
 		return false
 	}
 	if (c.o.Choices.StatusStops || c.faults.StatusStops.has(r.q)) && r.out.status != 0 {

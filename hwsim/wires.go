@@ -82,9 +82,15 @@ func (w *Wire) Port() board.Port { return w.port }
 // other at line rate. In free mode Send never blocks: Backlog tells a fast
 // sender when to pause.
 func (w *Wire) Send(b []byte) {
-	c := w.c
-	p := c.pool.get(len(b))
+	p := w.c.pool.get(len(b))
 	copy(p.b, b)
+	w.stage(p)
+}
+
+// stage is Send for a frame that is in memory of the card already. It takes the
+// packet.
+func (w *Wire) stage(p *packet) {
+	c := w.c
 	w.smu.Lock()
 	w.staged = append(w.staged, p)
 	w.backlog++
@@ -144,17 +150,21 @@ const attachBacklog = 256
 // Attach connects a file of which each Read and each Write is one frame, such as
 // a TAP interface, and takes the receiver. stop closes the file, waits for the
 // reader and takes the receiver away. What a Write does not take is lost, as on
-// any wire whose far side does not listen.
+// any wire whose far side does not listen; it must not block. Frames longer than
+// any that the board passes may be cut.
 func (w *Wire) Attach(rw io.ReadWriteCloser) (stop func()) {
 	w.SetReceiver(func(b []byte) { _, _ = rw.Write(b) })
 	done := make(chan struct{})
 	stopping := false // under smu
 	go func() {
 		defer close(done)
-		buf := make([]byte, 1<<16)
 		for {
-			n, err := rw.Read(buf)
+			// Long frames are read where they stay, short ones moved to where they
+			// take less room.
+			p := w.c.pool.get(largePacket)
+			n, err := rw.Read(p.mem)
 			if err != nil {
+				w.c.pool.put(p)
 				return
 			}
 			w.smu.Lock()
@@ -163,10 +173,15 @@ func (w *Wire) Attach(rw io.ReadWriteCloser) (stop func()) {
 			}
 			stopped := stopping
 			w.smu.Unlock()
-			if stopped {
+			switch p.b = p.mem[:n]; {
+			case stopped:
 				return
+			case n > smallPacket:
+				w.stage(p)
+			default:
+				w.Send(p.b)
+				w.c.pool.put(p)
 			}
-			w.Send(buf[:n])
 		}
 	}()
 	var once sync.Once

@@ -365,8 +365,18 @@ func TestHandshakeReplyDeadline(t *testing.T) {
 	t.Run("slow target takes the release for the info word: released again", func(t *testing.T) {
 		b := newBench(t, 0)
 		b.target.latency = 2500 * time.Millisecond
+		var at []time.Duration
+		wake := b.d.bar0.onStored
+		b.d.bar0.onStored = func(off uint32, v uint64) {
+			wake(off, v)
+			if v == completed {
+				at = append(at, b.clk.now)
+			}
+		}
 		_, err := b.hs.Run(context.Background())
 		require.ErrorIs(t, err, ErrHandshakeStuck)
+		require.Len(t, at, 2)
+		assert.InDelta(t, 0.5, (at[1] - at[0]).Seconds(), 0.05, "the reply is completed when it comes")
 		require.NoError(t, b.clk.Sleep(context.Background(), 10*time.Second))
 		assert.Equal(t, completed, b.target.info)
 		assert.False(t, b.target.spinning())
@@ -426,6 +436,8 @@ func TestHandshakeCutShort(t *testing.T) {
 		_, err := b.hs.Run(context.Background())
 		require.ErrorIs(t, err, mmio.ErrGone)
 		assert.Equal(t, []uint64{hostLoaded, infoWord}, b.words())
+		last := b.d.bar0.log[len(b.d.bar0.log)-2:]
+		assert.True(t, last[0].store && !last[1].store, "one look saw it, none followed")
 	})
 	t.Run("config space empty: gone, no further BAR access", func(t *testing.T) {
 		b := newBench(t, 0)

@@ -163,7 +163,7 @@ func (b stepSpace) Store64(off uint32, v uint64) {
 func stepped(t *testing.T) (*simBench, *steps) {
 	t.Helper()
 	tl := hwsim.Compressed()
-	tl.Poll, tl.Spin = 250*time.Millisecond, 50*time.Millisecond
+	tl.Poll, tl.Spin = 120*time.Millisecond, 30*time.Millisecond
 	card := hwsim.New(hwsim.Options{Timeline: tl})
 	s := &steps{Device: simdev.New(card), clock: card.Clock(), at: -1}
 	e, err := octep.Open(context.Background(), s, octep.Config{Clock: s})
@@ -295,9 +295,11 @@ func TestSimHandshakeFaults(t *testing.T) {
 
 func TestSimBarmapFaults(t *testing.T) {
 	t.Run("version 3: refused, a hundred times, nothing left behind (CTL-10)", func(t *testing.T) {
+		b := open(t, hwsim.Options{Timeline: hwsim.Compressed()}, octep.Config{}, func(f *hwsim.Faults) { f.BarmapVersion = 3 })
 		for range 100 {
-			b := open(t, hwsim.Options{Timeline: hwsim.Compressed()}, octep.Config{}, func(f *hwsim.Faults) { f.BarmapVersion = 3 })
-			err := b.e.WaitReady(context.Background())
+			e, err := octep.Open(context.Background(), b.dev, octep.Config{Clock: b.card.Clock()})
+			require.NoError(t, err)
+			err = e.WaitReady(context.Background())
 			var ve *octep.VersionError
 			require.ErrorAs(t, err, &ve)
 			cmd, err := b.dev.ConfigRead(csr.CfgCommand, 2)

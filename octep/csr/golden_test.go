@@ -275,6 +275,7 @@ func TestTimeTicks(t *testing.T) {
 	assert.EqualValues(t, 1, TimeTicks(800, 2))
 	assert.EqualValues(t, 39, TimeTicks(800, 50))
 	assert.EqualValues(t, 86, TimeTicks(44510, 2))
+	assert.EqualValues(t, 7810, TimeTicks(800, 10000), "integer at each step: 781.25 becomes 781")
 	assert.EqualValues(t, 0, TimeTicks(800, 0))
 	assert.EqualValues(t, 0, TimeTicks(0, 50))
 }
@@ -316,6 +317,24 @@ func TestAccessNames(t *testing.T) {
 	assert.Len(t, seen, int(RWIdle)+1)
 }
 
+// Every byte of the table in its own place (endpoint.md 3.1).
+func TestBarmapPlaces(t *testing.T) {
+	b := make([]byte, BarmapSize)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	var m Barmap
+	require.NoError(t, m.Decode(b))
+	word := func(off uint32) uint32 { return off | (off+1)<<8 | (off+2)<<16 | (off+3)<<24 }
+	assert.Equal(t, word(0), m.Version)
+	for i, at := range []uint32{0x04, 0x14, 0x24, 0x34, 0x44} {
+		assert.Equal(t, Facility{word(at), word(at + 4), word(at + 8), word(at + 12)}, m.Facility[i])
+	}
+	assert.Equal(t, word(0x54), m.GICD)
+	assert.EqualValues(t, 0x58, m.PEM)
+	require.ErrorIs(t, m.Decode(b[:BarmapSize-1]), ErrShort)
+}
+
 func FuzzBarmapDecode(f *testing.F) {
 	f.Add(make([]byte, BarmapSize))
 	f.Add(make([]byte, BarmapSize-1))
@@ -326,6 +345,7 @@ func FuzzBarmapDecode(f *testing.F) {
 			require.Less(t, len(b), BarmapSize)
 			return
 		}
+		require.GreaterOrEqual(t, len(b), BarmapSize)
 		out := m.Append(nil)
 		require.Len(t, out, BarmapSize)
 		require.Equal(t, b[:BarmapPEM+1], out[:BarmapPEM+1])

@@ -161,7 +161,7 @@ func (c *Card) ConfigWrite(off, width int, v uint32) {
 			c.functionReset()
 		}
 		c.msixPending()
-		c.kickAll()
+		c.kickRings()
 	}
 	c.leave()
 }

@@ -68,7 +68,7 @@
 // # Left out
 //
 // Virtual functions; interrupts of input rings (IN_INT_LEVELS and IN_INT_STATUS
-// are storage); the error and OEI sources (their registers are storage); IPsec,
+// are storage); the info-pointer mode of output rings (IMODE, ISIZE); the error and OEI sources (their registers are storage); IPsec,
 // flow offload, QoS and DoS; the timing of PCIe beside the cost of one access;
 // statistics messages of the fast path's own accord (DeliverRaw writes any);
 // priorities between the seventeen workers of the fast path, which here is one

@@ -13,7 +13,6 @@ type ring struct {
 	in    inHalf
 	out   outHalf
 	plain [4]uint64 // mailbox and owner registers, storage only
-	err   uint64    // ERR_TYPE and MBOX_PF_VF_INT are never set by this model
 }
 
 // latch is where a half finds its ring in host memory.
@@ -61,7 +60,6 @@ type outHalf struct {
 	bytes   uint64
 
 	late    int // writes and counts that a fault has put off
-	writing bool
 	waiting fifo[parcel]
 	timer   *event
 }
@@ -346,9 +344,6 @@ func (c *Card) kickRings() {
 		c.kickOut(&c.rings[q])
 	}
 }
-
-// kickAll is kickRings, named for changes outside the rings.
-func (c *Card) kickAll() { c.kickRings() }
 
 // faultsChanged lets what a fault has held back go on. Held: c.mu.
 func (c *Card) faultsChanged() {

@@ -2,7 +2,6 @@ package hwsim
 
 import (
 	"encoding/binary"
-	"fmt"
 	"testing"
 	"time"
 
@@ -274,8 +273,4 @@ func (h *ringHost) settled() {
 func (h *ringHost) clean() {
 	h.t.Helper()
 	require.Empty(h.t, h.c.Reports())
-}
-
-func mbit(bytes uint64, d time.Duration) string {
-	return fmt.Sprintf("%.1f Mbit/s", float64(bytes)*8/d.Seconds()/1e6)
 }

@@ -3,6 +3,7 @@ package hwsim
 import (
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"oxpd/internal/board"
 	"oxpd/internal/frame"
@@ -28,6 +29,7 @@ type WireStats struct {
 	Out              uint64
 	OutLinkDown      uint64
 	OutSwitchDropped uint64
+	OutRefused       uint64
 }
 
 // macFrame is the longest frame of a front port's MAC without FCS: NetAgent
@@ -50,8 +52,9 @@ type Wire struct {
 	backlog int // staged and queued
 	room    *sync.Cond
 
-	rmu     sync.Mutex // receiver; held during the call
+	rmu     sync.Mutex // receive
 	receive func([]byte)
+	refused atomic.Uint64
 }
 
 func newWire(c *Card, p board.Port) *Wire {
@@ -140,7 +143,9 @@ func (w *Wire) SetLink(up bool) {
 func (w *Wire) Stats() WireStats {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
-	return w.stats
+	s := w.stats
+	s.OutRefused = w.refused.Load()
+	return s
 }
 
 // attachBacklog is how many frames an attached file may have under way before it
@@ -150,10 +155,14 @@ const attachBacklog = 256
 // Attach connects a file of which each Read and each Write is one frame, such as
 // a TAP interface, and takes the receiver. stop closes the file, waits for the
 // reader and takes the receiver away. What a Write does not take is lost, as on
-// any wire whose far side does not listen; it must not block. Frames longer than
-// any that the board passes may be cut.
+// any wire whose far side does not listen, and counted as OutRefused; it must not
+// block. Frames longer than any that the board passes may be cut.
 func (w *Wire) Attach(rw io.ReadWriteCloser) (stop func()) {
-	w.SetReceiver(func(b []byte) { _, _ = rw.Write(b) })
+	w.SetReceiver(func(b []byte) {
+		if _, err := rw.Write(b); err != nil {
+			w.refused.Add(1)
+		}
+	})
 	done := make(chan struct{})
 	stopping := false // under smu
 	go func() {
@@ -299,4 +308,5 @@ func (w *Wire) reset() {
 	w.c.agenda.disarm(w.ev)
 	w.left(n)
 	w.stats = WireStats{}
+	w.refused.Store(0)
 }

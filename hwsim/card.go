@@ -264,8 +264,6 @@ func (c *Card) Provision() {
 	c.leave()
 }
 
-// Accesses, doorbells.
-
 // Doorbells returns how often each SPI number was written. Functional.
 func (c *Card) Doorbells() map[uint32]uint64 {
 	c.mu.Lock()

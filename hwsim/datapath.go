@@ -104,6 +104,12 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		}
 		c.pool.put(p)
 	}
+	if f.ring != 0 {
+		// F11: only ring 0 is the host's; others are taken for the wire and dropped.
+		c.report(ReportInstruction, "ring %d transmits; only ring 0 does", f.ring)
+		drop(&t.prepErr, msg.CntDropIGErr)
+		return
+	}
 	ih3 := binary.LittleEndian.Uint64(f.words[wire.InstrIH3:])
 	pki := binary.LittleEndian.Uint64(f.words[wire.InstrPKI:])
 	irh := binary.BigEndian.Uint64(f.words[wire.InstrIRH:])
@@ -127,12 +133,6 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		return
 	}
 	c.cnt[msg.CntRXKN]++
-	if f.ring != 0 {
-		// F11: only ring 0 is the host's; others are taken for the wire.
-		c.report(ReportInstruction, "ring %d transmits; only ring 0 does", f.ring)
-		drop(&t.prepErr, msg.CntDropIGErr)
-		return
-	}
 	if pkind, fsz, sl := ih3>>wire.IH3PKindShift&0x3f, ih3>>wire.IH3FszShift&0x3f, pki>>wire.PKISlShift&0xff; pkind != wire.PKind || fsz != wire.FrontSize || sl != wire.SL {
 		c.report(ReportInstruction, "pkind %d, fsz %d, sl %d", pkind, fsz, sl)
 		drop(&t.prepErr, msg.CntFromKNDropPrepErr)

@@ -1027,3 +1027,19 @@ func TestLinkAndCapOnTheWayOut(t *testing.T) {
 	assert.Equal(t, WireStats{Out: 1, OutSwitchDropped: 1, OutLinkDown: 1}, h.wire(tag1).Stats())
 	assert.EqualValues(t, 3, h.c.Counter(msg.CntTXWire), "the coprocessor sent all of them")
 }
+
+// F11: what another ring than 0 posts is taken for the wire and dropped.
+func TestOnlyRingZeroTransmits(t *testing.T) {
+	h := newRingHost(t, 16)
+	h.st(5, rInControl, 3<<25|1<<24|1<<1)
+	h.st(5, rInBaddr, busInstr)
+	h.st(5, rInRsize, hSlots)
+	h.st(5, rInEnable, 1)
+	h.program(1024)
+	h.fill(tagF1, make([]byte, 60))
+	h.st32(5, rInDBell, 1)
+	h.settled()
+	assert.EqualValues(t, 1, h.c.Counter(msg.CntDropIGErr))
+	assert.Zero(t, h.c.Counter(msg.CntRXKN))
+	assert.EqualValues(t, 1, uint32(h.ld(5, rInCnts)))
+}

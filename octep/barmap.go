@@ -56,12 +56,11 @@ func checkPointer(at uint32) error {
 	return nil
 }
 
-// CheckBarmap judges a decoded table that lies at offset at of BAR2
+// checkBarmap judges a decoded table that lies at offset at of BAR2
 // (endpoint.md 3.1). A record of size 0 is absent and not looked at.
 //
-// Errors: *VersionError, *BarmapError, and a private one for a version of all
-// ones, which is a table that has not been written.
-func CheckBarmap(m *csr.Barmap, at uint32) error {
+// Errors: *VersionError, *BarmapError, and errTableBlank for a version of all ones.
+func checkBarmap(m *csr.Barmap, at uint32) error {
 	switch m.Version {
 	case csr.BarmapVersion02:
 	case ^uint32(0):
@@ -164,7 +163,7 @@ func (e *Endpoint) readTable(at uint32) error {
 	if m != again {
 		return &BarmapError{Facility: "table", Field: "version", Value: uint64(m.Version), Reason: "was being written while it was read"}
 	}
-	if err := CheckBarmap(&m, at); err != nil {
+	if err := checkBarmap(&m, at); err != nil {
 		return err
 	}
 	e.table = m

@@ -34,7 +34,7 @@ func TestBarmapGolden(t *testing.T) {
 	require.NoError(t, m.Decode(raw))
 	assert.Equal(t, measured(), m)
 	assert.Equal(t, raw, m.Append(nil))
-	assert.NoError(t, CheckBarmap(&m, 0x02000000))
+	assert.NoError(t, checkBarmap(&m, 0x02000000))
 }
 
 func TestCheckBarmap(t *testing.T) {
@@ -87,7 +87,7 @@ func TestCheckBarmap(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := measured()
 			tt.change(&m)
-			err := CheckBarmap(&m, at)
+			err := checkBarmap(&m, at)
 			if tt.field == "" {
 				require.NoError(t, err)
 				return
@@ -105,14 +105,14 @@ func TestCheckBarmapVersion(t *testing.T) {
 		m := measured()
 		m.Version = v
 		var ve *VersionError
-		require.ErrorAs(t, CheckBarmap(&m, 0x02000000), &ve, "%#x", v)
+		require.ErrorAs(t, checkBarmap(&m, 0x02000000), &ve, "%#x", v)
 		assert.Equal(t, v, ve.Version)
 	}
 	assert.EqualError(t, &VersionError{Version: 0x00010003}, "octep: read barmap: version 1.3; only 0.2 is known")
 
 	m := measured()
 	m.Version = ^uint32(0)
-	assert.ErrorIs(t, CheckBarmap(&m, 0x02000000), errTableBlank)
+	assert.ErrorIs(t, checkBarmap(&m, 0x02000000), errTableBlank)
 }
 
 func TestCheckPointer(t *testing.T) {
@@ -161,7 +161,7 @@ func FuzzBarmap(f *testing.F) {
 		again := csr.Barmap{}
 		require.NoError(t, again.Decode(m.Append(nil)))
 		require.Equal(t, m, again)
-		if CheckBarmap(&m, at) != nil {
+		if checkBarmap(&m, at) != nil {
 			return
 		}
 		raw0 := newFakeBAR(csr.BAR2Size, 0)

@@ -205,20 +205,54 @@ func (h *Handshake) load() (uint64, word, error) {
 
 func (h *Handshake) store(v uint64) { mmio.Store64(h.e.dev.BAR0(), csr.SLIScratch, v) }
 
+// begin judges what it finds in the register. It returns true when an offer of
+// ours, left behind by an earlier process, stands already.
+func (h *Handshake) begin(ctx context.Context) (standing bool, err error) {
+	v, w, err := h.load()
+	if err != nil {
+		return false, err
+	}
+	switch w {
+	case wordIdle, wordOffer:
+		if h.done() {
+			return false, ErrHandshakeDone
+		}
+		return w == wordOffer, nil
+	case wordCompleted: // the target has only to say so
+		if _, err := h.exchange(ctx, true); err != nil {
+			return false, err
+		}
+		return false, ErrHandshakeDone
+	case wordStarted:
+		return false, ErrHandshakeDone
+	case wordForeign:
+		return false, &HandshakeError{Err: ErrHandshakeForeign, Value: v}
+	default:
+		return false, &HandshakeError{Err: ErrHandshakeInFlight, Value: v}
+	}
+}
+
 // offerLoop is the part before the target has answered. Each turn looks at the
 // register first, then at the clock and the context, so the last look comes after
 // the last wait.
 func (h *Handshake) offerLoop(ctx context.Context) (uint64, error) {
+	h.enter(HandshakeIdle)
+	inherited, err := h.begin(ctx)
+	if err != nil {
+		return 0, err
+	}
 	var (
 		clk       = h.e.cfg.Clock
 		offers    = 0
 		next      = clk.Now()                  // of the next offer
-		until     time.Duration                // of the standing offer
+		until     = clk.Now() + offerDeadline  // of the standing offer
 		withdrawn = clk.Now() - withdrawLinger // of the last one
-		first     = true
 	)
-	h.enter(HandshakeIdle)
-	for ; ; first = false {
+	if inherited {
+		offers, next = 1, clk.Now()+offerInterval
+		h.enter(HandshakeOffering)
+	}
+	for {
 		v, w, err := h.load()
 		standing := h.State() == HandshakeOffering
 		if standing && w != wordOffer {
@@ -227,40 +261,29 @@ func (h *Handshake) offerLoop(ctx context.Context) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		now := clk.Now()
 		switch {
-		case w == wordStarted:
-			return 0, ErrHandshakeDone
-		case w == wordForeign:
-			return 0, &HandshakeError{Err: ErrHandshakeForeign, Value: v}
-		case first && w == wordCompleted:
-			if _, err := h.exchange(ctx, true); err != nil {
-				return 0, err
-			}
-			return 0, ErrHandshakeDone
-		case first && (w == wordIdle || w == wordOffer) && h.done():
-			return 0, ErrHandshakeDone
-		case first && w == wordOffer: // left behind by an earlier process of ours
-			offers, until, next = 1, now+offerDeadline, now+offerInterval
-			h.enter(HandshakeOffering)
-		case first && w != wordIdle:
-			return 0, &HandshakeError{Err: ErrHandshakeInFlight, Value: v}
+		case w == wordIdle: // also when a coprocessor that restarted took the offer away
+		case w == wordOffer && standing:
 		case w == wordAsk:
 			return h.exchange(ctx, false)
 		case w == wordReply:
 			return 0, h.spoiled(ctx, v)
-		case w == wordOffer && standing, w == wordIdle && !standing:
-		case w == wordIdle: // taken away: the coprocessor has restarted
+		case w == wordStarted:
+			return 0, ErrHandshakeDone
+		case w == wordForeign:
+			return 0, &HandshakeError{Err: ErrHandshakeForeign, Value: v}
 		default:
 			return 0, &HandshakeError{Err: ErrHandshakeInFlight, Value: v}
 		}
 
+		now := clk.Now()
 		switch {
-		case h.State() == HandshakeOffering && (now >= until || ctx.Err() != nil):
+		case w == wordOffer && now < until && ctx.Err() == nil:
+		case w == wordOffer:
 			h.store(0)
 			withdrawn = now
 			h.enter(HandshakeIdle)
-		case h.State() == HandshakeOffering, now-withdrawn < withdrawLinger:
+		case now-withdrawn < withdrawLinger:
 		case ctx.Err() != nil:
 			return 0, fmt.Errorf("octep: handshake: %w", ctx.Err())
 		case now < next:
@@ -318,12 +341,10 @@ func (h *Handshake) exchange(ctx context.Context, completed bool) (clocksPerUS u
 		case wordAsk:
 			h.store(h.info)
 		case wordReply:
-			if !completed {
-				clocksPerUS = v & (1<<csr.HostInfoShift - 1)
-			}
 			h.complete()
 			if !completed {
-				completed, deadline = true, clk.Now()+answerDeadline
+				clocksPerUS = v & (1<<csr.HostInfoShift - 1)
+				completed, deadline, late = true, clk.Now()+answerDeadline, false
 			}
 		case wordIdle, wordStarted:
 			safe = true

@@ -1,7 +1,7 @@
 package hwsim
 
 // Choices settles what the hardware pages leave open. The zero value is the
-// default of every row of hardware/choices.md; each field names its row. Rows
+// default of every row of hardware/ERRATA.md; each field names its row. Rows
 // that are one behaviour without an alternative (8, 13, 15, 16, 25) have none.
 type Choices struct {
 	UnderWatermark  UnderWatermark // 1: what a first grant under the watermark delivers

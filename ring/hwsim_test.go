@@ -720,7 +720,7 @@ func TestSimMemoryOutlivesTheRings(t *testing.T) {
 	b.card.Advance(10 * time.Millisecond)
 }
 
-// hardware/choices.md: the rings are right under every alternative that concerns
+// hardware/ERRATA.md: the rings are right under every alternative that concerns
 // them. Frames are offered slowly enough that none may be lost.
 func TestSimEveryAlternativeOfTheChoices(t *testing.T) {
 	for name, set := range map[string]func(c *hwsim.Choices){

@@ -108,15 +108,6 @@ func (r *reporter) grown(name string, before, after, want uint64) {
 	r.check(name, fmt.Sprintf("%+d", int64(after-before)), fmt.Sprintf("%+d", want))
 }
 
-// holds is check for something that is true or is told why not.
-func (r *reporter) holds(name, what string, err error) {
-	got := what
-	if err != nil {
-		got = err.Error()
-	}
-	r.check(name, got, what)
-}
-
 // port records a row of the table of ports.
 func (r *reporter) port(p Port) {
 	r.doc.Ports = append(r.doc.Ports, p)

@@ -1,0 +1,68 @@
+# Everything that is built, shown, tested and checked here; `make help` lists it.
+# A fresh machine needs Go and make. Go modules come from the module proxy; the
+# few programs that a target runs besides are installed by tools/need.
+
+GO       ?= go
+FUZZTIME ?= 30s
+# CI gives each of the fuzz targets a moment: it runs the committed corpus and looks around.
+CIFUZZTIME := 2s
+# A hang guard; the tests take a fraction of it.
+TIMEOUT  := 240s
+
+# A checkout that belongs to somebody else still builds.
+export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test race fuzz bench lint generate docs cross ci clean help
+
+build: ## build bin/oxpd
+	$(GO) build -o bin/oxpd ./cmd/oxpd
+
+demo: build ## the simulated card on this machine: twelve ports, jumbo frames, TCP, the sums (root, half a minute)
+	@bin/oxpd demo
+
+test: ## go vet and all tests
+	@tools/need ip:iproute2
+	$(GO) vet ./...
+	$(GO) test -timeout $(TIMEOUT) ./...
+
+race: ## all tests under the race detector
+	@tools/need ip:iproute2 gcc:gcc gcc:libc6-dev
+	CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
+
+fuzz: ## every fuzz target for FUZZTIME (30s)
+	@tools/fuzz $(FUZZTIME)
+
+bench: ## the datapath beside a bare copy of the same bytes
+	$(GO) test -run '^$$' -bench 'OQVisit|IQPost' -benchmem ./ring/...
+
+lint: bin/staticcheck ## gofmt, go vet, staticcheck
+	@unformatted="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$unformatted" ] || { echo "gofmt -w $$unformatted"; exit 1; }
+	$(GO) vet ./...
+	bin/staticcheck ./...
+
+# staticcheck is pinned in a module of its own, so that users of the packages do not inherit it.
+bin/staticcheck: tools/go.mod tools/go.sum
+	cd tools && $(GO) build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+
+generate: ## write the generated reference pages again
+	$(GO) run ./docs/gen
+
+docs: ## check that no link is dead and that the generated pages are those of this source
+	$(GO) test ./docs/...
+
+cross: ## compile everything, tests too, for linux and freebsd on amd64 and arm64
+	@for os in linux freebsd; do for arch in amd64 arm64; do \
+		echo "$$os/$$arch"; \
+		GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) build ./... && GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) vet ./... || exit 1; \
+	done; done
+
+ci: test race lint cross docs ## what CI runs: test, race, a short fuzz, lint, cross, docs, demo
+	@tools/fuzz $(CIFUZZTIME)
+	@$(MAKE) --no-print-directory demo
+
+clean: ## remove what was built
+	rm -rf bin
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12

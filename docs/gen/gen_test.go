@@ -1,0 +1,41 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "../.."
+
+func TestCommittedPagesAreThoseOfThisSource(t *testing.T) {
+	pages, err := generate(module)
+	require.NoError(t, err)
+	for _, p := range pages {
+		t.Run(p.path, func(t *testing.T) {
+			committed, err := os.ReadFile(filepath.Join(module, filepath.FromSlash(p.path)))
+			require.NoError(t, err)
+			assert.Equal(t, p.text, string(committed), "run make generate and commit the result")
+		})
+	}
+}
+
+func TestTableCellsKeepTheirBars(t *testing.T) {
+	d := new(document)
+	d.table([]string{"a", "b"}, [][]string{{"x|y", "z"}})
+	assert.Equal(t, "| a | b |\n|---|---|\n| x\\|y | z |\n\n", d.String())
+}
+
+func TestNumber(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 72: "72", 1024: "1,024", 9278: "9,278", 1234567: "1,234,567"} {
+		assert.Equal(t, want, number(n))
+	}
+}
+
+func TestSubcommands(t *testing.T) {
+	assert.Equal(t, []string{"run", "status"}, subcommands("x\n\nAvailable Commands:\n  help     y\n  run      z\n  status   w\n\nFlags:\n  -h\n"))
+	assert.Empty(t, subcommands("Usage:\n  oxpd run\n"))
+}

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"oxpd/internal/port"
+	"oxpd/ring"
+	"oxpd/rpc/msg"
+)
+
+// meanings says when each counter moves. A counter without a row, or a row
+// without a counter, is an error.
+var meanings = []struct{ name, moves string }{
+	{"rx_done", "a packet is taken from an output queue; control messages and drops included"},
+	{"rx_delivered", "of those, handed on to the ports' interfaces"},
+	{"rx_untagged", "a packet whose tag no interface owns, tag 254 (control and statistics messages) included"},
+	{"rx_filtered", "a packet that the verdict dropped where the device wrote it"},
+	{"rx_spans", "a packet of more than one buffer, delivered or not"},
+	{"rx_span_bufs", "buffers of such packets after their first"},
+	{"rx_span_max", "largest length word of such a packet, bytes: frame + 74"},
+	{"rx_span_nobuf", "such a packet dropped because no gather buffer was free, or because it is longer than one"},
+	{"rx_long", "a length word above 65,535 or spanning the ring; one buffer is consumed"},
+	{"rx_short", "a buffer stepped over whose length word was 74 or less"},
+	{"rx_resync", "the read index moved over a gap"},
+	{"rx_skipped", "entries stepped over"},
+	{"rx_ghosts", "counted packets of which nothing was ever seen"},
+	{"oq_lapped", "a count larger than the ring: the card had too much credit and overwrote"},
+	{"oq_unseen", "a pass read a count and found no packet"},
+	{"oq_behind", "packets taken with no count to acknowledge"},
+	{"oq_bound", "a visit ended on its bound"},
+	{"oq_declined", "a servicer found the queue taken and left a note"},
+	{"oq_handed", "such a note was obeyed"},
+	{"credit_capped", "a pass could not return all the credit that it owed"},
+	{"credit_returned", "buffers returned to the card"},
+	{"credit_carry", "buffers owed to the card now"},
+	{"credit_unit", "constant 1: a unit of credit is a buffer"},
+	{"intr_taken", "interrupts taken"},
+	{"rxwd_runs", "the watchdog took something"},
+	{"rxwd_rescues", "the watchdog took something from a queue that had not asked"},
+	{"rxwd_stalls", "of those, when much had waited and nobody else had been inside"},
+	{"tx_posted", "an instruction is posted to the input queue"},
+	{"tx_finished", "the card has finished with an instruction (IN_CNTS)"},
+	{"tx_posted_bytes", "bytes of posted frames, padding included"},
+	{"tx_iq_full", "a frame refused for want of a slot; where reading the interface can stop instead, it stops"},
+	{"tx_bad_count", "IN_CNTS moved by more than was outstanding"},
+	{"gather_buffers", "gather buffers of 9 KiB"},
+	{"gather_free", "of those, free now"},
+	{"gather_high_water", "most that were ever taken at once"},
+	{"gather_large_buffers", "gather buffers of 16 KiB"},
+	{"gather_large_free", "of those, free now"},
+	{"gather_large_high_water", "most that were ever taken at once"},
+
+	{"rx_packets", "a frame reached the interface"},
+	{"rx_bytes", "bytes of those"},
+	{"rx_malformed", "a frame from the card shorter than 14 bytes, dropped"},
+	{"rx_toolong", "a frame from the card longer than MTU + 14 + 4 per VLAN tag, two at most, dropped"},
+	{"tap_down", "a frame from the card for an interface that is down, dropped"},
+	{"tap_err", "a frame from the card that the kernel refused"},
+	{"tx_packets", "a frame of the interface posted to the card"},
+	{"tx_bytes", "bytes of those, without padding"},
+	{"tx_drops", "a frame of the interface that was not posted: the sum of the three below"},
+	{"tx_malformed", "shorter than 14 bytes"},
+	{"tx_toolong", "longer than a slot or than MTU + 14 + 4 per VLAN tag"},
+	{"tx_closed", "left unread when the interface was taken away"},
+	{"tap_read_errors", "the kernel refused a read"},
+	{"tap_kernel_dropped", "the interface's own queue was full: the kernel's tx_dropped"},
+}
+
+// dispositions are the addends of rx_done.
+var dispositions = []string{"rx_packets", "rx_malformed", "rx_toolong", "tap_down", "tap_err", "rx_untagged", "rx_filtered", "rx_span_nobuf", "rx_long"}
+
+// counters is every counter.
+func counters(string) (string, error) {
+	d := head("Counters")
+	d.text("`oxpd stats` shows oxpd's own, `oxpd counters` the coprocessor's. Names are those of the published records " +
+		"([datapath.md](../hardware/datapath.md), section 4; [rpc-lif.md](../hardware/rpc-lif.md), section 6).")
+	d.section("The sum")
+	d.text("Each packet taken from a ring ends in exactly one of these, and `oxpd stats` says whether the sum closes:")
+	d.code("rx_done = " + strings.Join(dispositions, " + "))
+	d.text("`rx_packets`, `rx_malformed`, `rx_toolong`, `tap_down` and `tap_err` are those of all ports together. Every other counter is an event beside that sum.")
+
+	means := map[string]string{}
+	for _, m := range meanings {
+		means[m.name] = m.moves
+	}
+	used := map[string]bool{}
+	table := func(names []string) error {
+		rows := make([][]string, 0, len(names))
+		for _, n := range names {
+			if means[n] == "" {
+				return fmt.Errorf("counter %s has no meaning", n)
+			}
+			used[n] = true
+			rows = append(rows, []string{quote(n), means[n]})
+		}
+		d.table([]string{"counter", "moves when, or is"}, rows)
+		return nil
+	}
+	d.section("Of the rings")
+	d.text("Counts of packets unless the text says otherwise.")
+	if err := table(tags(reflect.TypeFor[ring.Stats]())); err != nil {
+		return "", err
+	}
+	d.section("Of one port")
+	var names []string
+	port.Stats{}.Each(func(name string, _ uint64) { names = append(names, name) })
+	if err := table(names); err != nil {
+		return "", err
+	}
+	for _, m := range meanings {
+		if !used[m.name] {
+			return "", fmt.Errorf("meaning of a counter that does not exist: %s", m.name)
+		}
+	}
+
+	d.section("Of the coprocessor")
+	d.text("Its 182, by index; KN is the host. `TX_DROP` is a total beside the others and no addend. `TX_DROP_QUEUE_FULL` has two meanings: " +
+		"a full ring of the host (`TX_KN` less `rx_done`) and a full queue towards a wire (`FROM_KN_TO_WIRE` less `TX_WIRE` less `TX_WIRE_ERR`).")
+	rows := make([][]string, 0, len(msg.CounterNames))
+	for i, n := range msg.CounterNames {
+		rows = append(rows, []string{strconv.Itoa(i), quote(n)})
+	}
+	d.table([]string{"index", "name"}, rows)
+	return d.String(), nil
+}
+
+// tags are the JSON names of a struct's numbers, embedded structs included.
+func tags(t reflect.Type) []string {
+	var names []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name := f.Tag.Get("json")
+		switch {
+		case f.Anonymous:
+			names = append(names, tags(f.Type)...)
+		case f.Type.Kind() != reflect.Slice && name != "ring": // the number of one queue
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// commandLine is the program's own help.
+func commandLine(root string) (string, error) {
+	dir, err := os.MkdirTemp("", "oxpd-gen-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	exe := filepath.Join(dir, "oxpd")
+	build := exec.Command("go", "build", "-o", exe, "./cmd/oxpd")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build oxpd: %w: %s", err, out)
+	}
+	help := func(args ...string) (string, error) {
+		out, err := exec.Command(exe, append(args, "--help")...).Output()
+		return string(out), err
+	}
+	d := head("Command line")
+	d.text("What `--help` says. Data goes to standard output and talk to standard error. Exit status: 0 done, 1 tried and failed, " +
+		"2 usage: an unknown port, a value that can never work. Reading commands take `--json`; their documents are those of the [control socket](control-socket.md).")
+	top, err := help()
+	if err != nil {
+		return "", err
+	}
+	d.code(top)
+	for _, c := range subcommands(top) {
+		text, err := help(c)
+		if err != nil {
+			return "", err
+		}
+		d.section("oxpd " + c)
+		d.code(text)
+		for _, sub := range subcommands(text) {
+			text, err := help(c, sub)
+			if err != nil {
+				return "", err
+			}
+			d.section("oxpd " + c + " " + sub)
+			d.code(text)
+		}
+	}
+	return d.String(), nil
+}
+
+// subcommands reads the list in a help text.
+func subcommands(text string) []string {
+	_, list, found := strings.Cut(text, "Available Commands:\n")
+	if !found {
+		return nil
+	}
+	var names []string
+	for _, line := range strings.Split(list, "\n") {
+		if line == "" {
+			break
+		}
+		if name := strings.Fields(line)[0]; name != "help" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// configuration is the file that `oxpd run --config` reads.
+func configuration(root string) (string, error) {
+	src, err := parse(root, "internal/daemon/config")
+	if err != nil {
+		return "", err
+	}
+	show := exec.Command("go", "run", "./cmd/oxpd", "config", "show")
+	show.Dir = root
+	var talk bytes.Buffer
+	show.Stderr = &talk
+	defaults, err := show.Output()
+	if err != nil {
+		return "", fmt.Errorf("oxpd config show: %w: %s", err, talk.String())
+	}
+	d := head("Configuration file")
+	d.text("One YAML file, given with `oxpd run --config FILE`. Unknown keys and values out of range are refused with their line; " +
+		"`oxpd config check FILE` is the same code as the daemon's. Without a file these hold (`oxpd config show`):")
+	d.code(string(defaults))
+	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of one port", "Port"}, {"Keys of sim", "Sim"}} {
+		fields, err := src.structure(s.name)
+		if err != nil {
+			return "", err
+		}
+		d.section(s.title)
+		var rows [][]string
+		for _, f := range fields {
+			key, _, _ := strings.Cut(reflect.StructTag(f.tag).Get("yaml"), ",")
+			rows = append(rows, []string{quote(key), strings.TrimPrefix(f.comment, f.name+" ")})
+		}
+		d.table([]string{"key", "meaning"}, rows)
+	}
+	d.section("Example")
+	d.code(`ports:
+  F1: {mtu: 9000}
+sim:
+  wires:
+    PortF1: tap:wire0@/run/netns/lab`)
+	return d.String(), nil
+}
+
+// options is what a simulated card can be told when it is made.
+func options(root string) (string, error) {
+	src, err := parse(root, "hwsim")
+	if err != nil {
+		return "", err
+	}
+	d := head("Options of the simulator")
+	d.text("Fields of `hwsim.Options`: what a card is. What it does wrong on purpose is in [Faults](faults.md).")
+	for _, s := range []struct{ title, name, text string }{
+		{"Card", "Options", ""},
+		{"Open points of the hardware", "Choices", "The zero value is the default of each row of [the table of choices](../hardware/ERRATA.md#choices); the number is the row. oxpd is tested under every alternative."},
+		{"Software on the coprocessor", "TargetOptions", ""},
+		{"Boot timeline", "Timeline", "`Compressed()` is a boot in well under a second, `Real()` the recorded one, minutes long."},
+		{"Latencies", "Latencies", ""},
+		{"Rates", "Rates", "Bits per second."},
+		{"Queues", "Queues", ""},
+	} {
+		if err := d.fields(src, s.title, s.name, s.text); err != nil {
+			return "", err
+		}
+	}
+	return d.String(), nil
+}
+
+// faults is what a simulated card can be made to do wrong.
+func faults(root string) (string, error) {
+	src, err := parse(root, "hwsim")
+	if err != nil {
+		return "", err
+	}
+	d := head("Faults of the simulator")
+	d.text("`Card.Faults` switches these on and off while the card runs. A number in brackets is the row of " +
+		"[datapath.md](../hardware/datapath.md), section 7; F and a number the row of [endpoint.md](../hardware/endpoint.md), section 15.")
+	for _, s := range []struct{ title, name string }{{"Endpoint and rings", "Faults"}, {"Software on the coprocessor", "TargetFaults"}} {
+		if err := d.fields(src, s.title, s.name, ""); err != nil {
+			return "", err
+		}
+	}
+	d.section("Reports")
+	d.text("What a driver did that it must not do. `Card.Reports` has them with cycle and address; a test of the driver ends by asking that there are none.")
+	reports := src.constants("Report")
+	if len(reports) == 0 {
+		return "", fmt.Errorf("hwsim: no report names")
+	}
+	slices.SortFunc(reports, func(a, b field) int { return strings.Compare(a.value, b.value) })
+	rows := make([][]string, 0, len(reports))
+	for _, r := range reports {
+		rows = append(rows, []string{quote(r.value), r.comment})
+	}
+	d.table([]string{"name", "meaning"}, rows)
+	return d.String(), nil
+}
+
+// fields adds the fields of a struct of the simulator.
+func (d *document) fields(src *source, title, name, text string) error {
+	fields, err := src.structure(name)
+	if err != nil {
+		return err
+	}
+	d.section(title)
+	if text != "" {
+		d.text(text)
+	}
+	rows := make([][]string, 0, len(fields))
+	for _, f := range fields {
+		rows = append(rows, []string{quote(f.name), quote(f.typ), f.comment})
+	}
+	d.table([]string{"field of " + name, "type", "meaning"}, rows)
+	return nil
+}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"oxpd/internal/board"
 )
 
 // Schema is the number in the document of `oxpd demo --json`.
@@ -106,6 +108,56 @@ func (r *reporter) count(name string, got, want uint64) { r.check(name, group(go
 // grown is check for the growth of a counter.
 func (r *reporter) grown(name string, before, after, want uint64) {
 	r.check(name, fmt.Sprintf("%+d", int64(after-before)), fmt.Sprintf("%+d", want))
+}
+
+// term is one addend of a sum.
+type term struct {
+	name string
+	n    uint64
+}
+
+// sum checks that total is the sum of its terms, and shows those that count.
+func (r *reporter) sum(name string, total uint64, terms ...term) {
+	var got uint64
+	var shown []string
+	for _, t := range terms {
+		got += t.n
+		if t.n != 0 {
+			shown = append(shown, group(t.n)+" "+t.name)
+		}
+	}
+	c := Check{Part: r.part, Name: name, Got: group(got), Want: group(total), OK: got == total}
+	r.doc.Checks = append(r.doc.Checks, c)
+	equals := "="
+	if !c.OK {
+		equals = "is not"
+	}
+	if shown == nil {
+		shown = []string{"0"}
+	}
+	r.say("  %-*s  %-24s %12s %s %s", wordWidth, word(c.OK), name, group(total), equals, strings.Join(shown, " + "))
+}
+
+// each checks a sum for every port by itself and shows it for all together. Of a
+// port it shows a sum that does not close.
+func (r *reporter) each(name string, of func(board.Port) (uint64, []term)) {
+	var total uint64
+	var all []term
+	for _, p := range board.All() {
+		n, terms := of(p)
+		var got uint64
+		for i, t := range terms {
+			if i == len(all) {
+				all = append(all, term{name: t.name})
+			}
+			all[i].n += t.n
+			got += t.n
+		}
+		if total += n; got != n {
+			r.sum(p.Label+": "+name, n, terms...)
+		}
+	}
+	r.sum(name, total, all...)
 }
 
 // port records a row of the table of ports.

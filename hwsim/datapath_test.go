@@ -636,6 +636,16 @@ func TestByteOrderBits(t *testing.T) {
 		h.offer(1, 60)
 		assert.NotZero(t, h.c.ReportCount(ReportDMAOutside), "pointers are read the wrong way round")
 	})
+	t.Run("instruction swap off", func(t *testing.T) {
+		h := newRingHost(t, 16).program(1024)
+		h.st(0, rInControl, 3<<25|1<<24)
+		left := 0
+		h.wire(tagF1).SetReceiver(func([]byte) { left++ })
+		h.send(tagF1, make([]byte, 60))
+		h.advance(time.Millisecond)
+		assert.Zero(t, left)
+		assert.NotEmpty(t, h.c.Reports(), "words are read the wrong way round")
+	})
 	t.Run("64-byte instructions off", func(t *testing.T) {
 		h := newRingHost(t, 16).program(1024)
 		h.st(0, rInControl, 3<<25|1<<1)

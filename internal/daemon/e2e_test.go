@@ -761,6 +761,18 @@ func TestStopUnderTraffic(t *testing.T) {
 	}
 }
 
+func TestStopWaitsForEveryPart(t *testing.T) {
+	r := start(t, rigOptions{}).running()
+	r.d.tasks.Add(1) // a part that takes its time
+	r.cancel()
+	r.wait("stopping", func() bool { return strings.Contains(r.log.String(), "msg=stopping") })
+	time.Sleep(100 * time.Millisecond) // a window to go on in
+	r.link("oxp9")
+	assert.NotZero(t, r.card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandBusMaster)
+	r.d.tasks.Done()
+	require.NoError(t, r.end())
+}
+
 func TestInterfaceChangesWhileItStops(t *testing.T) {
 	for i := range 5 {
 		r := start(t, rigOptions{}).running()

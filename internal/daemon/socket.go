@@ -156,14 +156,5 @@ func listener(path string) (pid int, ok bool) {
 		return 0, false
 	}
 	defer c.Close()
-	raw, err := c.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return 0, true
-	}
-	_ = raw.Control(func(fd uintptr) { // without it the number stays 0, which says unknown
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
-	})
-	return pid, true
+	return peer(c.(*net.UnixConn)), true
 }

@@ -17,7 +17,7 @@ func TestListen(t *testing.T) {
 		require.NoError(t, err)
 		fi, err := os.Stat(path)
 		require.NoError(t, err)
-		assert.Equal(t, os.FileMode(socketMode), fi.Mode().Perm())
+		assert.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
 		require.NoError(t, s.release())
 		assert.NoFileExists(t, path)
 	})
@@ -30,6 +30,17 @@ func TestListen(t *testing.T) {
 		var re *RunningError
 		require.ErrorAs(t, err, &re)
 		assert.Equal(t, RunningError{Socket: path, PID: os.Getpid()}, *re)
+	})
+	t.Run("lock alone is enough to be refused", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "oxpd.sock")
+		s, err := listen(path)
+		require.NoError(t, err)
+		defer s.release()
+		require.NoError(t, os.Remove(path)) // as between another daemon's lock and its socket
+		_, err = listen(path)
+		var re *RunningError
+		require.ErrorAs(t, err, &re)
+		assert.Equal(t, os.Getpid(), re.PID)
 	})
 	t.Run("listener without the lock is found by connecting", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "oxpd.sock")

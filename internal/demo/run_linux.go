@@ -48,6 +48,9 @@ var sizes = [...]struct {
 
 const largest = 9088
 
+// smallPing is ping's own default of data bytes.
+const smallPing = 56
+
 // Ping data on either edge of the LIF's limit: MTU less 28 bytes of headers.
 const (
 	fits9000 = 8972
@@ -136,10 +139,21 @@ func ports(ctx context.Context, l *lab, r *reporter, _ board.Port) error {
 	}
 	answered := 0
 	for _, p := range board.All() {
-		if _, err := l.far.Ping(ctx, hostAddr(p), 56, pingLimit); err == nil {
-			answered++
-		} else if !errors.Is(err, netlab.ErrNoReply) {
+		// The kernel starts an interface's queue a moment after its carrier:
+		// the first request may be lost before it is a frame.
+		ok := false
+		err := await(ctx, pingLimit, func() (bool, error) {
+			_, err := l.far.Ping(ctx, hostAddr(p), smallPing, silence)
+			if ok = err == nil; errors.Is(err, netlab.ErrNoReply) {
+				err = nil
+			}
+			return ok, err
+		})
+		if err != nil {
 			return err
+		}
+		if ok {
+			answered++
 		}
 	}
 	r.check("ping through every port", of(answered, board.Ports), of(board.Ports, board.Ports))

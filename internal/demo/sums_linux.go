@@ -51,7 +51,7 @@ func (l *lab) foreign(ctx context.Context) error {
 		return err
 	}
 	for range foreignSent {
-		if _, err := l.far.Ping(ctx, nobody(p), 56, time.Millisecond); !errors.Is(err, netlab.ErrNoReply) {
+		if _, err := l.far.Ping(ctx, nobody(p), smallPing, time.Millisecond); !errors.Is(err, netlab.ErrNoReply) {
 			return fmt.Errorf("ping an address that nobody has: %w", err)
 		}
 	}

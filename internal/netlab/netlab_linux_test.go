@@ -75,6 +75,11 @@ func pair(t *testing.T, mtu int) (a, b *NS) {
 	require.NoError(t, err)
 	require.NoError(t, a.AddNeighbour("a0", netip.MustParseAddr(addrB), lb.MAC))
 	require.NoError(t, b.AddNeighbour("b0", netip.MustParseAddr(addrA), la.MAC))
+	// The kernel starts a queue a moment after its carrier; what is sent before is lost.
+	require.Eventually(t, func() bool {
+		_, err := a.Ping(context.Background(), netip.MustParseAddr(addrB), 0, 50*time.Millisecond)
+		return err == nil
+	}, 10*time.Second, time.Millisecond, "the cable stays dead")
 	return a, b
 }
 

@@ -67,12 +67,6 @@ func (h *miniHost) bytes(off uint64, n int) []byte {
 }
 
 // write puts b, a multiple of 4 bytes, into BAR2.
-func (h *miniHost) write(off uint64, b []byte) {
-	for i := 0; i < len(b); i += 4 {
-		h.w32(off+uint64(i), binary.LittleEndian.Uint32(b[i:]))
-	}
-}
-
 // wait steps the card until ok, at most limit of card time.
 func (h *miniHost) wait(limit time.Duration, ok func() bool) bool {
 	for step := 20 * time.Microsecond; limit > 0; limit -= step {

@@ -73,7 +73,6 @@ type target struct {
 	win    []byte
 	mem    map[uint64][]byte // by bus address
 	cached uint64
-	trace  []string // "store64 0x0048", "ring 0"
 	rings  []int
 	seen   [][]byte // requests, header and payload
 	descs  []msg.Descriptor

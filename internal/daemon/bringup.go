@@ -116,9 +116,18 @@ func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting s
 	return fmt.Sprintf("%s, %d rings", dev.Name(), ep.RingInfo().TRS), nil
 }
 
+// busMaster lets the card reach memory, and remembers whether it could before:
+// a start that is refused leaves it as it was found.
 func (d *Daemon) busMaster(context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	before, err := d.dev.ConfigRead(csr.CfgCommand, 2)
+	if err != nil {
+		return "", fmt.Errorf("read command register: %w", err)
+	}
+	if before&csr.CfgCommandBusMaster != 0 {
+		return "was on", nil
+	}
 	d.master = true // also when the read-back fails: the stop sequence clears it
 	return "on", octep.SetBusMaster(d.dev, true)
 }
@@ -136,6 +145,11 @@ func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	d.rings, d.armed = rings, true // a programming that fails half-way has told the card addresses
 	d.mu.Unlock()
 	if err := rings.Program(ctx); err != nil {
+		if errors.Is(err, ring.ErrLive) {
+			d.mu.Lock()
+			d.armed = false // nothing was written: the rings are somebody else's
+			d.mu.Unlock()
+		}
 		return "", err
 	}
 	tx, err := port.NewTransmitter(nil, rings.IQ(), d.clock, d.log)

@@ -78,7 +78,7 @@ type Daemon struct {
 	taps     map[*port.Port]bool // open interfaces
 	warnings []string
 	result   client.StopResult
-	master   bool // bus mastering is on
+	master   bool // this daemon turned bus mastering on
 	armed    bool // the card was told about rings
 	closed   bool // dev is closed
 	gone     bool // the card read all ones: no BAR is touched any more

@@ -157,7 +157,10 @@ func (r *rig) after() {
 	}
 	if !r.faulty {
 		assert.Empty(t, r.card.Reports(), "misuse of the card")
+		assert.NoError(t, r.card.CheckConservation(), "the card's own books")
 	}
+	sums := r.d.stats(nil).Sums
+	assert.NoError(t, sums.Check())
 	command := r.card.ConfigRead(csr.CfgCommand, 2)
 	assert.True(t, command == ^uint32(0) || command&csr.CfgCommandBusMaster == 0, "bus mastering is off before memory is released")
 	out, err := r.ip("-o", "link")
@@ -766,7 +769,7 @@ func TestStopWaitsForEveryPart(t *testing.T) {
 	r.d.tasks.Add(1) // a part that takes its time
 	r.cancel()
 	r.wait("stopping", func() bool { return strings.Contains(r.log.String(), "msg=stopping") })
-	time.Sleep(100 * time.Millisecond) // a window to go on in
+	time.Sleep(time.Second) // a window to go on in: closing twelve interfaces takes a while
 	r.link("oxp9")
 	assert.NotZero(t, r.card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandBusMaster)
 	r.d.tasks.Done()

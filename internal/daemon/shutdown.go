@@ -88,7 +88,7 @@ func (d *Daemon) release(dev octep.Device, regions []*dma.Region, armed, master 
 	if armed && dev.DMA().Keeps() {
 		return false, nil
 	}
-	if master {
+	if master || armed {
 		if err := octep.SetBusMaster(dev, false); err != nil {
 			d.log.Warn("memory is not released: the card may still reach it", "err", err)
 			if errors.Is(err, mmio.ErrGone) {

@@ -1,5 +1,7 @@
 package client
 
+import "fmt"
+
 // Schema is the number in each document.
 const Schema = 1
 
@@ -180,6 +182,15 @@ type Sums struct {
 	Taken      uint64            `json:"rx_done"`
 	Addends    map[string]uint64 `json:"addends"`
 	Difference int64             `json:"difference"` // rx_done less the sum of the addends
+}
+
+// Check returns nil when every packet is accounted for, and otherwise an error
+// with the sum. A difference while packets arrive (not Quiet) says nothing.
+func (s *Sums) Check() error {
+	if s.Accounted {
+		return nil
+	}
+	return fmt.Errorf("rx_done %d is not the sum of %v: difference %d, quiet %v", s.Taken, s.Addends, s.Difference, s.Quiet)
 }
 
 // Stats are oxpd's own counters. Reading them asks nothing of the card.

@@ -201,11 +201,18 @@ func (c Config) check(name string, at *yaml.Node) error {
 	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
 	}
+	clear(seen)
 	for _, k := range keys(c.Sim.Wires) {
 		path := []string{"sim", "wires", k}
-		if _, err := board.Parse(k); err != nil {
+		p, err := board.Parse(k)
+		if err != nil {
 			bad(path, "%v", err)
+			continue
 		}
+		if first, ok := seen[p.Name]; ok {
+			bad(path, "is %s, which is set as %q already", p, first)
+		}
+		seen[p.Name] = k
 		if _, err := ParseWire(c.Sim.Wires[k]); err != nil {
 			bad(path, "%v", err)
 		}

@@ -69,6 +69,8 @@ func TestParseRefuses(t *testing.T) {
 		{"timeline", "sim: {timeline: fast}", `f:1: sim.timeline: "fast": want compressed or real`},
 		{"wire", "sim:\n  wires:\n    F1: far\n", `f:3: sim.wires.F1: wire "far": want tap:NAME or tap:NAME@PATH`},
 		{"wire without namespace", "sim: {wires: {F1: 'tap:a@'}}", `f:1: sim.wires.F1: wire "tap:a@": want tap:NAME or tap:NAME@PATH`},
+		{"two wires at one port", "sim:\n  wires:\n    F1: tap:a\n    PortF1: tap:b\n", `f:4: sim.wires.PortF1: is oxp9 (PortF1), which is set as "F1" already`},
+		{"wire at no port", "sim: {wires: {eth0: 'tap:a'}}", `f:1: sim.wires.eth0: unknown port "eth0": want oxp1 to oxp12, Port1 to Port8, PortF1 to PortF4, or F1 to F4`},
 		{"empty socket", "socket: ''", "f:1: socket: empty: want a path"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -24,11 +24,6 @@ const (
 	retryPause   = time.Second // between attempts of a stage
 	agentPause   = 500 * time.Millisecond
 	livenessTick = 100 * time.Millisecond
-	// rpcOverdue is how long the rpc facility may take before it is worth a warning
-	// (rpc-lif.md 1: the reference allows 140 s, about 4 minutes were seen).
-	rpcOverdue = 140 * time.Second
-	// agentOverdue is the same for NetAgent.
-	agentOverdue = 40 * time.Second
 )
 
 // bringUp runs the stages. An error other than the context's is one that waiting
@@ -206,20 +201,11 @@ func (d *Daemon) levels(context.Context) (string, error) {
 	return "", d.rings.SetClocks(d.clocks)
 }
 
-// overdue warns once when a stage takes longer than the reference allows.
-func (d *Daemon) overdue(s stage, since, limit time.Duration) {
-	if d.clock.Now()-since > limit {
-		d.warn(fmt.Sprintf("stage %s has taken more than %v; the coprocessor's fast path may not have started", s, limit))
-	}
-}
-
 // openRPC waits for the rpc facility and configures it. It is published late and
 // nothing announces it.
 func (d *Daemon) openRPC(ctx context.Context) (string, error) {
-	since := d.clock.Now()
 	passes := anyOf(octep.ErrTimeout, octep.ErrFacilityAbsent, rpc.ErrNotReady, rpc.ErrPending, rpc.ErrTimeout, rpc.ErrStalled, rpc.ErrMalformed)
 	err := d.again(ctx, stageRPC, retryPause, passes, func() error {
-		defer d.overdue(stageRPC, since, rpcOverdue)
 		if d.channel == nil {
 			f, err := d.ep.WaitFacility(ctx, csr.FacRPC)
 			if err != nil {
@@ -275,10 +261,8 @@ func (d *Daemon) checkPlatform(ctx context.Context) (string, error) {
 
 // openAgent waits for NetAgent's mailbox, for an answer, and reads its port table.
 func (d *Daemon) openAgent(ctx context.Context) (string, error) {
-	since := d.clock.Now()
 	var f *octep.Facility
 	err := d.again(ctx, stageNetAgent, retryPause, anyOf(octep.ErrTimeout, octep.ErrFacilityAbsent), func() (err error) {
-		defer d.overdue(stageNetAgent, since, agentOverdue)
 		f, err = d.ep.WaitFacility(ctx, csr.FacNWA)
 		return err
 	})
@@ -290,7 +274,6 @@ func (d *Daemon) openAgent(ctx context.Context) (string, error) {
 	var ports []msg.NWAPort
 	d.track.await(stageNetAgent, "NetAgent to answer")
 	err = d.again(ctx, stageNetAgent, agentPause, passes, func() (err error) {
-		defer d.overdue(stageNetAgent, since, agentOverdue)
 		// The reference's probe: PortF2's address, which may still be zero.
 		if _, err = a.MAC(ctx, board.ByIndex(probePort).Tag); err != nil && !errors.Is(err, nwa.ErrNoMAC) {
 			return err

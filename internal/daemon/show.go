@@ -42,6 +42,7 @@ func (d *Daemon) status() client.Status {
 	}
 	d.mu.Unlock()
 	s.Stages = d.track.snapshot()
+	s.Warnings = append(s.Warnings, d.track.overdue()...)
 	for _, o := range d.allOwners() {
 		v := o.snapshot()
 		switch {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -30,6 +31,19 @@ const (
 
 var stageNames = [stages]string{
 	"device", "bus-master", "rings", "ready", "handshake", "interrupt-levels", "rpc", "platform", "netagent", "uplinks", "ports", "links",
+}
+
+// patience is how long a stage may take before it is worth a warning; 0 is for
+// ever. rpc has been seen about four minutes after the handshake and the reference
+// allows 140 s, then 40 s for NetAgent (rpc-lif.md 1).
+func (s stage) patience() time.Duration {
+	switch s {
+	case stageRPC:
+		return 140 * time.Second
+	case stageNetAgent:
+		return 40 * time.Second
+	}
+	return 0
 }
 
 func (s stage) String() string { return stageNames[s] }
@@ -113,4 +127,19 @@ func (t *tracker) snapshot() []client.Stage {
 		}
 	}
 	return out[:]
+}
+
+// overdue returns a warning for each active stage that takes longer than the
+// reference allows it.
+func (t *tracker) overdue() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []string
+	for i := range t.stages {
+		limit := stage(i).patience()
+		if t.stages[i].State == client.StageActive && limit > 0 && t.clock.Now()-t.began[i] > limit {
+			out = append(out, fmt.Sprintf("stage %s takes more than %v: the coprocessor's fast path may not have started", stage(i), limit))
+		}
+	}
+	return out
 }

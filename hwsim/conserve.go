@@ -16,7 +16,6 @@ type tally struct {
 	gateDrop uint64
 	toHost   uint64 // frames that it decided to hand over
 	rawIn    uint64 // DeliverRaw
-	raw      uint64 // of those, ended: written or refused
 	written  uint64 // packets written to host rings, DeliverRaw included
 	refused  uint64
 	waiting  uint64 // fault WaitForCredit

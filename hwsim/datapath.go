@@ -225,9 +225,6 @@ func (c *Card) refuse(d *parcel) {
 	c.cnt[msg.CntTXDrop]++
 	c.cnt[msg.CntTXDropQueueFull]++
 	c.tally.refused++
-	if d.raw {
-		c.tally.raw++
-	}
 }
 
 // hash picks the host ring of a frame: CRC32C over addresses and ports in network
@@ -280,7 +277,7 @@ func (c *Card) DeliverRaw(ring int, tag uint16, payload []byte, length uint64) b
 	copy(p.b, payload)
 	before := c.tally.written + c.tally.waiting
 	c.tally.rawIn++
-	c.toRing(ring, parcel{p: p, tag: tag, length: length, raw: true})
+	c.toRing(ring, parcel{p: p, tag: tag, length: length})
 	took := c.tally.written+c.tally.waiting != before
 	c.leave()
 	return took

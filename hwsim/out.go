@@ -15,7 +15,6 @@ type parcel struct {
 	tag    uint16
 	port   uint16
 	length uint64 // length word
-	raw    bool   // DeliverRaw
 }
 
 // bytes is T, the bytes that the block writes, length word included.
@@ -281,9 +280,6 @@ func (c *Card) written(r *ring, d *parcel) {
 		r.out.bytes += wire.LenWord
 	}
 	c.tally.written++
-	if d.raw {
-		c.tally.raw++
-	}
 }
 
 // raise adds one to the ring's count and sends its message when that crosses the

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"regexp"
 	"strings"
 	"time"
@@ -113,6 +114,8 @@ func hintOf(err error, socket string) string {
 		return "start it with: oxpd run --sim" + socketFlag(socket)
 	case errors.As(err, &refused):
 		return refused.Hint
+	case errors.Is(err, fs.ErrPermission):
+		return "run it as root: interfaces and the control socket are root's"
 	case errors.As(err, &usage):
 		return "usage: " + usage.usage
 	case errors.As(err, &hinter):

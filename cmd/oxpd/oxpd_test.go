@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,6 +116,33 @@ func TestUsage(t *testing.T) {
 				assert.True(t, strings.HasPrefix(r.err, "oxpd: "), r.err)
 			}
 		})
+	}
+}
+
+func TestNotRoot(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: becomes somebody else")
+	}
+	exe := build(t)
+	dir, err := os.MkdirTemp("/tmp", "oxpd-test")
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	public := filepath.Join(dir, "oxpd")
+	b, err := os.ReadFile(exe)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(public, b, 0o755))
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	require.NoError(t, err)
+	defer l.Close()
+	require.NoError(t, os.Chmod(filepath.Join(dir, "s"), 0o600))
+	for _, args := range [][]string{{"status"}, {"run", "--sim"}} {
+		cmd := exec.Command(public, append(args, "--socket", filepath.Join(dir, "s"))...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, _ := cmd.CombinedOutput()
+		assert.Equal(t, 1, cmd.ProcessState.ExitCode())
+		assert.Contains(t, string(out), "permission denied")
+		assert.Contains(t, string(out), "hint: run it as root", "%v", args)
 	}
 }
 

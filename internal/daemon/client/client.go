@@ -7,13 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
 	"time"
 )
 
-// ErrNoDaemon is wrapped by every error that comes from nobody listening.
+// ErrNoDaemon is wrapped by every error that comes from nobody listening. A
+// socket that may not be opened is fs.ErrPermission instead.
 var ErrNoDaemon = errors.New("no daemon answers")
 
 // Bounds of one request.
@@ -51,10 +53,15 @@ func (c *Client) Socket() string { return c.socket }
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout}
 	conn, err := d.DialContext(ctx, "unix", c.socket)
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err == nil:
+		return conn, nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("open %s: %w", c.socket, err)
+	case ctx.Err() == nil:
 		return nil, fmt.Errorf("%w on %s: %w", ErrNoDaemon, c.socket, err)
 	}
-	return conn, err
+	return nil, err
 }
 
 // Status reads the daemon's state.
@@ -150,7 +157,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		if errors.As(err, &ue) {
 			err = ue.Err // the URL's host is made up; the socket is named by dial
 		}
-		if errors.Is(err, ErrNoDaemon) {
+		if errors.Is(err, ErrNoDaemon) || errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 		return fmt.Errorf("ask the daemon on %s: %w", c.socket, err)

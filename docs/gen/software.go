@@ -237,7 +237,7 @@ func configuration(root string) (string, error) {
 		var rows [][]string
 		for _, f := range fields {
 			key, _, _ := strings.Cut(reflect.StructTag(f.tag).Get("yaml"), ",")
-			rows = append(rows, []string{quote(key), strings.TrimPrefix(f.comment, f.name+" ")})
+			rows = append(rows, []string{quote(key), strings.TrimPrefix(strings.TrimPrefix(f.comment, f.name+" "), "is ")})
 		}
 		d.table([]string{"key", "meaning"}, rows)
 	}

@@ -122,6 +122,14 @@ func (e *Error) Error() string {
 // Load reads a file over the defaults. A file that is there and wrong gives one
 // or more *Error, joined; one that cannot be read gives the system's error.
 func Load(path string) (Config, error) {
+	// A pipe nobody writes to would be waited for, silently and for ever.
+	fi, err := os.Stat(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	if !fi.Mode().IsRegular() {
+		return Config{}, &Error{path, 0, "not a regular file"}
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"oxpd/internal/board"
 )
@@ -106,6 +107,12 @@ func TestLoad(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, make([]byte, maxBytes+1), 0o600))
 	_, err = Load(path)
 	assert.ErrorContains(t, err, "longer than")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	_, err = Load(fifo)
+	assert.ErrorContains(t, err, "not a regular file")
+	_, err = Load(t.TempDir())
+	assert.ErrorContains(t, err, "not a regular file")
 }
 
 func FuzzParse(f *testing.F) {

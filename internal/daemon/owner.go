@@ -312,9 +312,7 @@ func (o *owner) setMTU(ctx context.Context, mtu int) error {
 		v.iface.SetLimit(old)
 		return fmt.Errorf("set mtu %d: %w", mtu, err)
 	}
-	err := v.iface.SetMTU(ctx, mtu)
-	v.iface.SetLimit(max(mtu, old))
-	if err != nil {
+	if err := v.iface.SetMTU(ctx, mtu); err != nil {
 		err = fmt.Errorf("set mtu of %s to %d, %d stands: the LIF took it and the interface did not: %w", o.port, mtu, old, err)
 		if back := o.lifs.SetMTU(ctx, o.port, old); back != nil {
 			o.pending = old

@@ -121,7 +121,7 @@ func (f *fakeIface) SetMTU(_ context.Context, mtu int) error {
 	if f.err != nil {
 		return f.err
 	}
-	f.mtu, f.limit = mtu, mtu
+	f.mtu, f.limit = mtu, max(f.limit, mtu)
 	if f.changed != nil {
 		f.changed()
 	}
@@ -195,7 +195,7 @@ func TestProvisionOrder(t *testing.T) {
 	t.Run("mtu of the configuration comes last", func(t *testing.T) {
 		b := newBench(t, 8, 9000)
 		require.NoError(t, b.provision(context.Background()))
-		assert.Equal(t, []string{"attach mtu 1500", "limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000", "limit 9000"}, b.log[4:])
+		assert.Equal(t, []string{"attach mtu 1500", "limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000"}, b.log[4:])
 	})
 }
 
@@ -247,15 +247,15 @@ func TestSetMTU(t *testing.T) {
 	}{
 		{
 			name: "raise: limit, LIF, interface", from: 1500, to: 9000,
-			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000", "limit 9000"}, lif: 9000, iface: 9000,
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000"}, lif: 9000, iface: 9000,
 		},
 		{
 			name: "lower: LIF, interface, limit after the frames on their way", from: 9000, to: 1500,
-			log: []string{"limit 9000", "lif mask 0x2 mtu 1500", "interface mtu 1500", "limit 9000"}, lif: 1500, iface: 1500,
+			log: []string{"limit 9000", "lif mask 0x2 mtu 1500", "interface mtu 1500"}, lif: 1500, iface: 1500,
 		},
 		{
 			name: "smallest", from: 1500, to: 72,
-			log: []string{"limit 1500", "lif mask 0x2 mtu 72", "interface mtu 72", "limit 1500"}, lif: 72, iface: 72,
+			log: []string{"limit 1500", "lif mask 0x2 mtu 72", "interface mtu 72"}, lif: 72, iface: 72,
 		},
 		{
 			name: "LIF refuses: old on both", from: 1500, to: 9000, set: func(b *bench) { b.table.update = refused },
@@ -275,7 +275,7 @@ func TestSetMTU(t *testing.T) {
 		},
 		{
 			name: "interface refuses: the LIF is put back", from: 1500, to: 9000, set: func(b *bench) { b.iface.err = errors.New("EBUSY") },
-			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000", "limit 9000", "lif mask 0x2 mtu 1500"},
+			log: []string{"limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000", "lif mask 0x2 mtu 1500"},
 			lif: 1500, iface: 1500, code: client.CodeRefused,
 		},
 		{name: "one below", from: 1500, to: 71, lif: 1500, iface: 1500, code: client.CodeUsage},

@@ -141,10 +141,11 @@ func (p *Port) MTU() (mtu int, err error) {
 	return mtu, err
 }
 
-// SetMTU sets the interface's MTU and the limit. The limit is never below the
-// interface's MTU on the way; if the kernel refuses, both are as before. The
-// LIF is the caller's business: before this when raising (with SetLimit before
-// that, or the card's first long frames are refused here), and when lowering.
+// SetMTU sets the interface's MTU, and raises the limit where it is lower. It
+// never lowers it: frames of the larger MTU may still be on their way, and when
+// they are past is known to the owner alone (SetLimit). If the kernel refuses,
+// both are as before. The LIF is the caller's business, before this in either
+// direction.
 // Errors: *board.MTURangeError, ErrClosed, the kernel's.
 func (p *Port) SetMTU(ctx context.Context, mtu int) error {
 	return p.control("set MTU of", func() error {
@@ -160,7 +161,6 @@ func (p *Port) SetMTU(ctx context.Context, mtu int) error {
 			p.limit.Store(old)
 			return err
 		}
-		p.limit.Store(int32(mtu))
 		return nil
 	})
 }

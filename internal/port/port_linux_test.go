@@ -184,3 +184,18 @@ func state(t testing.TB, ns *sys.NetNS, index int) Link {
 	require.NoError(t, err)
 	return l
 }
+
+// TestSetMTUNeverLowersTheLimit: frames that a larger MTU let in are still on
+// their way; only the owner knows when they have passed.
+func TestSetMTUNeverLowersTheLimit(t *testing.T) {
+	p := open(t, newNS(t))
+	ctx := context.Background()
+	require.NoError(t, p.SetMTU(ctx, 9000))
+	assert.Equal(t, 9000, p.Limit())
+	require.NoError(t, p.SetMTU(ctx, 1500))
+	assert.Equal(t, 9000, p.Limit())
+	p.SetLimit(1500)
+	assert.Equal(t, 1500, p.Limit())
+	require.Error(t, p.SetMTU(ctx, 9001))
+	assert.Equal(t, 1500, p.Limit())
+}

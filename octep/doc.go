@@ -23,10 +23,11 @@
 // # Bring-up
 //
 // Open checks the ids, turns memory decoding on and checks the ring split.
-// WaitReady waits for the target's driver and the barmap. Then, by the caller:
-// SetBusMaster on, program the rings, and only then Handshake.Run. Facilities
-// appear late and nothing announces them: Facility reads the barmap again each
-// time, WaitFacility polls it.
+// CheckFresh refuses a coprocessor boot that has known a host before. Then, by
+// the caller: SetBusMaster on, program the rings, WaitReady for the target's
+// driver and the barmap, and only then Handshake.Run. Facilities appear late and
+// nothing announces them: Facility reads the barmap again each time, WaitFacility
+// polls it.
 //
 // # Handshake
 //

@@ -16,8 +16,9 @@ import (
 // Results of Handshake.Run that callers branch on. Each but ErrHandshakeDone comes
 // as a *HandshakeError, which says what to do.
 var (
-	// ErrHandshakeDone says that this coprocessor boot has had its handshake. It is
-	// a success without a clock rate: csr.ClocksPerUS is the board's.
+	// ErrHandshakeDone says that this coprocessor boot has had its handshake, about
+	// the rings that the card had then: a success only for who adopts those, and
+	// without a clock rate (csr.ClocksPerUS is the board's).
 	ErrHandshakeDone = errors.New("handshake is already done")
 	// ErrHandshakeInFlight says that somebody else has begun an exchange.
 	ErrHandshakeInFlight = errors.New("an exchange that another program began is in flight")
@@ -95,7 +96,6 @@ const (
 type Handshake struct {
 	e     *Endpoint
 	done  func() bool
-	info  uint64
 	run   sync.Mutex
 	state atomic.Uint32
 }
@@ -114,7 +114,7 @@ func (e *Endpoint) NewHandshake(done func() bool) *Handshake {
 	if done == nil {
 		done = e.FastPathUp
 	}
-	return &Handshake{e: e, done: done, info: InfoWord()}
+	return &Handshake{e: e, done: done}
 }
 
 // FastPathUp tells whether the rpc or the NetAgent window is alive. Both appear
@@ -177,7 +177,7 @@ const (
 	wordForeign
 )
 
-func (h *Handshake) sort(v uint64) word {
+func sortWord(v uint64) word {
 	switch {
 	case v == 0:
 		return wordIdle
@@ -185,7 +185,7 @@ func (h *Handshake) sort(v uint64) word {
 		return wordOffer
 	case v == csr.GetHostInfo:
 		return wordAsk
-	case v == h.info:
+	case v == InfoWord():
 		return wordInfo
 	case v>>csr.HostInfoShift == csr.HostInfoReceived:
 		return wordReply
@@ -200,7 +200,7 @@ func (h *Handshake) sort(v uint64) word {
 
 func (h *Handshake) load() (uint64, word, error) {
 	v, err := h.e.load(csr.SLIScratch)
-	return v, h.sort(v), err
+	return v, sortWord(v), err
 }
 
 func (h *Handshake) store(v uint64) { mmio.Store64(h.e.dev.BAR0(), csr.SLIScratch, v) }
@@ -339,7 +339,7 @@ func (h *Handshake) exchange(ctx context.Context, completed bool) (clocksPerUS u
 		late := clk.Now() >= deadline || polls >= maxExchangePoll
 		switch w {
 		case wordAsk:
-			h.store(h.info)
+			h.store(InfoWord())
 		case wordReply:
 			h.complete()
 			if !completed {

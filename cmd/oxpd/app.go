@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"oxpd/internal/board"
+	"oxpd/internal/capture"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 )
@@ -93,9 +94,10 @@ func isUsage(err error) bool {
 		unknown *board.UnknownPortError
 		outside *board.MTURangeError
 		file    *config.Error
+		format  *capture.FormatError
 		refused *client.Error
 	)
-	return errors.As(err, &usage) || errors.As(err, &unknown) || errors.As(err, &outside) || errors.As(err, &file) ||
+	return errors.As(err, &usage) || errors.As(err, &unknown) || errors.As(err, &outside) || errors.As(err, &file) || errors.As(err, &format) ||
 		errors.As(err, &refused) && refused.Usage()
 }
 
@@ -181,7 +183,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UseLine()} })
 	root.AddCommand(
 		a.runCommand(), a.statusCommand(), a.portsCommand(), a.mtuCommand(), a.statsCommand(), a.countersCommand(),
-		a.stopCommand(), a.demoCommand(), a.versionCommand(), a.configCommand(),
+		a.stopCommand(), a.demoCommand(), a.versionCommand(), a.configCommand(), a.simCommand(),
 	)
 	return root
 }

@@ -59,7 +59,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
 		Simulated: true,
 		Logger:    log,
 		Open: func(context.Context) (octep.Device, error) {
-			return simcard.Open(cfg.Sim)
+			return simcard.Open(cfg.Sim, log)
 		},
 	}).Run(ctx)
 	var running *daemon.RunningError

@@ -160,7 +160,7 @@ func start(t *testing.T, o rigOptions) *rig {
 		Config: cfg, Version: "test", Simulated: true, NetNS: ns.Path(),
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Open: func(context.Context) (octep.Device, error) {
-			dev, err := simcard.Open(cfg.Sim)
+			dev, err := simcard.Open(cfg.Sim, nil)
 			if err != nil {
 				return nil, err
 			}

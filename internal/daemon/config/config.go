@@ -73,8 +73,8 @@ type Sim struct {
 	Timeline string `yaml:"timeline"`
 	// Seed of what the model draws at random.
 	Seed uint64 `yaml:"seed"`
-	// Wires says what hangs at a front port: tap:NAME or tap:NAME@PATH, PATH being a network namespace file.
-	// A port without an entry has a wire that nothing hangs at; its link is up all the same.
+	// Wires says what hangs at a front port: tap:NAME[@PATH] (PATH is a network namespace file), pcap:IN[,OUT][@OPTIONS]
+	// or loop:PORT (docs/simulator/wires.md). A port without an entry has a wire that nothing hangs at; its link is up all the same.
 	Wires map[string]string `yaml:"wires,omitempty"`
 }
 
@@ -209,22 +209,7 @@ func (c Config) check(name string, at *yaml.Node) error {
 	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
 	}
-	clear(seen)
-	for _, k := range keys(c.Sim.Wires) {
-		path := []string{"sim", "wires", k}
-		p, err := board.Parse(k)
-		if err != nil {
-			bad(path, "%v", err)
-			continue
-		}
-		if first, ok := seen[p.Name]; ok {
-			bad(path, "is %s, which is set as %q already", p, first)
-		}
-		seen[p.Name] = k
-		if _, err := ParseWire(c.Sim.Wires[k]); err != nil {
-			bad(path, "%v", err)
-		}
-	}
+	c.checkWires(bad)
 	return errors.Join(errs...)
 }
 
@@ -255,22 +240,6 @@ func (c Config) YAML() ([]byte, error) {
 		return nil, fmt.Errorf("print configuration: %w", err)
 	}
 	return b.Bytes(), nil
-}
-
-// Wire is what hangs at a front port of the simulated card.
-type Wire struct {
-	TAP   string // interface name
-	NetNS string // path of a network namespace; empty is that of the process
-}
-
-// ParseWire reads "tap:NAME" or "tap:NAME@PATH".
-func ParseWire(s string) (Wire, error) {
-	rest, ok := strings.CutPrefix(s, "tap:")
-	tap, ns, at := strings.Cut(rest, "@")
-	if !ok || tap == "" || len(tap) > 15 || strings.ContainsAny(tap, "/ ") || at && ns == "" {
-		return Wire{}, fmt.Errorf("wire %q: want tap:NAME or tap:NAME@PATH", s)
-	}
-	return Wire{TAP: tap, NetNS: ns}, nil
 }
 
 func keys[V any](m map[string]V) []string {

@@ -1,0 +1,93 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// File is a capture on disk.
+type File struct {
+	*Reader
+	f *os.File
+}
+
+// Open opens a capture. Errors: *FormatError, the system's.
+func Open(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read capture: %w", err)
+	}
+	r, err := NewReader(f, path)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &File{Reader: r, f: f}, nil
+}
+
+// Close closes the file.
+func (f *File) Close() error { return f.f.Close() }
+
+// Summary is what a capture holds.
+type Summary struct {
+	Packets  int
+	Cut      int // of those, kept only in part
+	Bytes    int64
+	Shortest int // whole packet, in bytes
+	Longest  int
+	Duration time.Duration // from the first to the latest; a capture may go back in time
+}
+
+// Check reads a capture to its end, so that nothing of a damaged one is used.
+// Errors: *FormatError, the system's.
+func Check(path string) (Summary, error) {
+	f, err := Open(path)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer f.Close()
+	var s Summary
+	var first time.Time
+	for {
+		r, err := f.Next()
+		if err == io.EOF {
+			return s, nil
+		}
+		if err != nil {
+			return s, err
+		}
+		if s.Packets == 0 {
+			first, s.Shortest = r.Time, r.WireBytes
+		}
+		s.Packets++
+		if r.Cut() {
+			s.Cut++
+		}
+		s.Bytes += int64(r.WireBytes)
+		s.Shortest, s.Longest = min(s.Shortest, r.WireBytes), max(s.Longest, r.WireBytes)
+		s.Duration = max(s.Duration, r.Time.Sub(first))
+	}
+}
+
+// Same tells whether two paths name one file, existing or about to be.
+func Same(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return a == b
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+// macSize is the size of an Ethernet address.
+const macSize = 6
+
+// Readdress gives a unicast frame another destination and leaves a multicast or
+// broadcast one, and one too short to have an address.
+func Readdress(frame []byte, mac [6]byte) {
+	if len(frame) >= macSize && frame[0]&1 == 0 {
+		copy(frame, mac[:])
+	}
+}

@@ -1,0 +1,59 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"oxpd/internal/board"
+	"oxpd/internal/capture"
+)
+
+// Options of Run. In and Port are required.
+type Options struct {
+	In         string
+	Port       board.Port
+	MTU        int    // 0: as the bring-up leaves it, board.DefaultMTU
+	Out        string // capture that is made of what reaches the interface; empty: none
+	RewriteMAC bool   // unicast frames get the port's address as their destination
+	Pace       Pace   // empty: PaceHost
+	Logger     *slog.Logger
+}
+
+// errOverwrite says that a recording would destroy what is replayed.
+var errOverwrite = errors.New("it would be overwritten while it is read: name another file")
+
+// errNothing says that a capture has nothing that could be sent.
+var errNothing = errors.New("no whole packet in it")
+
+// Run replays a capture and returns where its frames ended, also when a sum does
+// not close. Errors: *capture.FormatError before anything was done;
+// *board.MTURangeError; EPERM without the right to make a network namespace; the
+// context's; whatever kept the card from coming up.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if o.MTU != 0 {
+		if err := board.CheckMTU(o.MTU); err != nil {
+			return nil, err
+		}
+	}
+	if o.Pace == "" {
+		o.Pace = PaceHost
+	}
+	s, err := capture.Check(o.In)
+	if err != nil {
+		return nil, err
+	}
+	if s.Packets == s.Cut {
+		return nil, fmt.Errorf("replay %s: %w: %d packets, %d of them cut short by a snap length", o.In, errNothing, s.Packets, s.Cut)
+	}
+	if o.Out != "" && capture.Same(o.In, o.Out) {
+		return nil, fmt.Errorf("record to %s: %w", o.Out, errOverwrite)
+	}
+	r := &Report{Schema: Schema, File: o.In, IfName: o.Port.Name, Label: o.Port.Label, Pace: o.Pace, Out: o.Out, Ends: []End{}}
+	r.about(s)
+	if err := run(ctx, o, r); err != nil {
+		return nil, fmt.Errorf("replay %s: %w", o.In, err)
+	}
+	return r, nil
+}

@@ -21,7 +21,8 @@ type portState struct {
 	burnedMAC [6]byte
 
 	admin  bool
-	cable  bool // the far side is there and up; owned by the wire
+	cable  bool       // the far side is there and up; owned by the wire
+	peer   *portState // the far side, when it is another front port
 	link   bool
 	raised bool   // was up once since the coprocessor started; the address reads 0 before
 	train  uint64 // number of the training in progress, 0 for none
@@ -62,7 +63,8 @@ func portMAC(base [6]byte, n int) [6]byte {
 	return base
 }
 
-// resetPorts is a coprocessor start: everything down, cables as they were.
+// resetPorts is a coprocessor start: everything down, cables as they were; one to
+// another front port has nobody up at its other end.
 func (t *target) resetPorts() {
 	c := t.c
 	for i := range c.ports {
@@ -77,7 +79,7 @@ func (t *target) resetPorts() {
 func (p *portState) reset(tag board.Tag, speed uint32, onMAC bool, mac [6]byte) {
 	*p = portState{
 		tag: tag, speed: speed, onMAC: onMAC, burnedMAC: mac,
-		cable: p.cable, autoneg: 1, mtu: msg.DiscoverMTU,
+		cable: p.cable && p.peer == nil, peer: p.peer, autoneg: 1, mtu: msg.DiscoverMTU,
 	}
 }
 
@@ -111,6 +113,9 @@ func (t *target) setAdmin(p *portState, up bool) {
 		}
 	}
 	t.relink(p)
+	if p.peer != nil {
+		t.setCable(p.peer, up)
+	}
 }
 
 // setCable tells that the far side of a front port came or went.

@@ -132,6 +132,50 @@ func (w *Wire) deliver(b []byte) {
 	}
 }
 
+// Carries tells whether frames of the wire pass in both directions now: the port
+// is up and its link is trained. Functional.
+func (w *Wire) Carries() bool {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	return !w.c.gone() && w.c.target.carries(w.port.Index)
+}
+
+// Loop joins the wires of two front ports of the card with a cable and takes
+// both receivers: what leaves one port enters the other. As with any cable, a
+// port has a link while the port at the other end is up. A frame that is faster
+// than the slower port takes waits, and is counted there as Overrun when too many
+// do. unplug takes the cable away; nothing hangs at either port then.
+func (w *Wire) Loop(other *Wire) (unplug func()) {
+	w.SetReceiver(other.Send)
+	other.SetReceiver(w.Send)
+	w.c.join(w, other)
+	return func() {
+		w.SetReceiver(nil)
+		other.SetReceiver(nil)
+		w.c.part(w, other)
+	}
+}
+
+// join makes each port the other's far side.
+func (c *Card) join(a, b *Wire) {
+	c.lock()
+	p, q := &c.ports[a.port.Index], &c.ports[b.port.Index]
+	p.peer, q.peer = q, p
+	c.target.setCable(p, q.admin)
+	c.target.setCable(q, p.admin)
+	c.leave()
+}
+
+// part leaves both ports with the far side that every wire begins with.
+func (c *Card) part(a, b *Wire) {
+	c.lock()
+	p, q := &c.ports[a.port.Index], &c.ports[b.port.Index]
+	p.peer, q.peer = nil, nil
+	c.target.setCable(p, true)
+	c.target.setCable(q, true)
+	c.leave()
+}
+
 // SetLink connects or disconnects the far side of the wire.
 func (w *Wire) SetLink(up bool) {
 	w.c.lock()

@@ -167,6 +167,9 @@ func (t *target) rpcKick() {
 		return
 	}
 	if posted-done > uint64(r.descCount) {
+		if le.Uint64(t.rpcWindow()) != r.cached {
+			return // the rings are being declared anew
+		}
 		t.c.report("rpc-posted", "posted %d with done %d on a ring of %d", posted, done, r.descCount)
 		return
 	}
@@ -181,6 +184,9 @@ func (t *target) rpcKick() {
 			return // the command stays on the ring
 		}
 		t.rpcRun(int(done & uint64(r.descCount-1)))
+		if t.c.o.Choices.DoneInPlace {
+			done = le.Uint64(low[msg.RingDone:])
+		}
 		le.PutUint64(low[msg.RingDone:], done+1)
 		t.rpcKick()
 	})

@@ -25,6 +25,9 @@ const (
 	// doorbell is the index inside the facility, SPI 155. The other four belong
 	// to high rings and are never rung.
 	doorbell = 0
+	// declareTries bounds the declarations of one configuration. The second one
+	// meets a target that has nothing old to finish.
+	declareTries = 3
 )
 
 // Waits (rpc-lif.md 2.5, 3, 3.2).
@@ -154,8 +157,9 @@ func (c *Channel) unlock() { c.turn <- struct{}{} }
 //
 // Errors: ErrNotAllowed before anything is written; ErrNotConfigured; ErrTimeout
 // for the command that stalls the channel and ErrStalled for those after it;
-// *msg.RCError for a refusal; ErrMalformed, also for a reply longer than reply;
-// mmio.ErrGone.
+// *msg.RCError for a refusal; ErrMalformed, also for a reply longer than reply,
+// and for a command that is counted as done and has no reply, which stalls the
+// channel too; mmio.ErrGone.
 func (c *Channel) Call(ctx context.Context, cmd msg.Command, payload, reply []byte) (int, error) {
 	if !Allowed(cmd) {
 		return 0, fmt.Errorf("rpc: %s (%d): %w", cmd, uint8(cmd), ErrNotAllowed)
@@ -204,8 +208,14 @@ func (c *Channel) exchange(ctx context.Context, cmd msg.Command, payload, reply 
 	if err := c.await(context.WithoutCancel(ctx), cmd); err != nil {
 		return 0, c.abandon(cmd, err)
 	}
+	r := c.head()
+	if r.Done == 0 {
+		// The count is not about this command: the target may still be to read the
+		// buffer. Nothing in it may change, least of all by the next command.
+		return 0, c.abandon(cmd, fmt.Errorf("%w: %d commands done of %d posted, but no reply was written", ErrMalformed, c.posted, c.posted))
+	}
 	c.lent = false
-	n, err := c.answer(reply)
+	n, err := c.answer(r, reply)
 	switch rc := (*msg.RCError)(nil); {
 	case errors.As(err, &rc) && rc.RC == msg.RCRefused:
 		c.refused.Add(1)
@@ -285,18 +295,18 @@ func (c *Channel) abandon(cmd msg.Command, cause error) error {
 	return cause
 }
 
-// answer reads the reply's head once, checks it, and copies the payload.
-func (c *Channel) answer(reply []byte) (int, error) {
-	mem, _ := c.buf.At(0, msg.BufferSize)
+// head reads the reply's head, once.
+func (c *Channel) head() (r msg.Response) {
+	mem, _ := c.buf.At(0, msg.HeaderSize)
 	var head [msg.HeaderSize]byte
 	copy(head[:], mem)
-	var r msg.Response
-	if err := r.Decode(head[:]); err != nil {
-		return 0, err
-	}
-	if r.Done == 0 {
-		return 0, fmt.Errorf("%w: the command is done but no reply was written", ErrMalformed)
-	}
+	_ = r.Decode(head[:]) // it is long enough
+	return r
+}
+
+// answer checks a reply's head and copies the payload.
+func (c *Channel) answer(r msg.Response, reply []byte) (int, error) {
+	mem, _ := c.buf.At(0, msg.BufferSize)
 	if err := r.RC.Err(); err != nil {
 		return 0, err
 	}

@@ -254,7 +254,6 @@ func TestAnswersThatAreNone(t *testing.T) {
 		{"handler errno", func(g *target) { rc(g, 20+msg.RC(syscall.EPERM)) }, syscall.EPERM, "rc 21"},
 		{"transport errno", func(g *target) { rc(g, 0x8000|msg.RC(syscall.EINVAL)) }, syscall.EINVAL, "transport"},
 		{"transport EAGAIN is not a handler's", func(g *target) { rc(g, 0x8000|msg.RC(syscall.EAGAIN)) }, syscall.EAGAIN, "transport"},
-		{"descriptor_done 0", func(g *target) { g.mangle = func(b []byte) { b[msg.RespDone] = 0 } }, ErrMalformed, "no reply was written"},
 		{"length one past the room", func(g *target) { replyLen(g, 33) }, ErrMalformed, "reply of 33 bytes, room for 32"},
 		{"length 65,535", func(g *target) { replyLen(g, 65535) }, ErrMalformed, "reply of 65535 bytes"},
 	} {
@@ -411,6 +410,73 @@ func TestTimeoutStallsUntilReopen(t *testing.T) {
 		require.NoError(t, c.Reopen(bg))
 		require.Equal(t, 1, allocs)
 	})
+}
+
+// A count that says done without a reply is not about this command: the target
+// may still be to read its buffer.
+func TestDoneWithoutAReplyStalls(t *testing.T) {
+	var g *target
+	alloc := func() (*dma.Region, error) { return g.region("fresh", firstBus+1<<20), nil }
+	g, c := opened(t, Config{Alloc: alloc})
+	g.deaf = true // the target has not looked yet,
+	g.onStore = func(off uint32, _ int, v uint64) {
+		if off == msg.StateLowRing+msg.RingPosted {
+			le.PutUint64(g.win[msg.StateLowRing+msg.RingDone:], v) // and its count has moved
+		}
+	}
+	_, err := c.Call(bg, msg.CmdLIFRead, []byte{1, 2, 3}, nil)
+	require.ErrorIs(t, err, ErrMalformed)
+	require.ErrorContains(t, err, "no reply was written")
+	left := bytes.Clone(g.mem[firstBus])
+	_, err = c.Call(bg, msg.CmdPlatformRead, nil, nil)
+	require.ErrorIs(t, err, ErrStalled)
+	require.ErrorIs(t, err, ErrMalformed, "the cause is shown")
+	require.Equal(t, left, g.mem[firstBus], "the request is still what the target will read")
+	require.Equal(t, Stats{Commands: 1, Malformed: 1, Configurations: 1}, c.Stats())
+
+	g.onStore, g.deaf = nil, false
+	require.NoError(t, c.Reopen(bg))
+	_, err = c.Call(bg, msg.CmdPlatformRead, nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, left, g.mem[firstBus])
+	require.Equal(t, uint64(1), c.Stats().Abandoned)
+}
+
+// An earlier command ends while the ring is declared anew and leaves its count.
+func TestConfigureRepeatsUntilNothingIsDone(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		leave int // declarations on which a count is left
+		want  error
+	}{
+		{"once", 1, nil},
+		{"twice", 2, nil},
+		{"each time", 3, ErrMalformed},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newTarget(t)
+			words := []uint64{}
+			g.ackWord = func(w uint64) uint64 {
+				if words = append(words, w); len(words) <= tc.leave {
+					le.PutUint64(g.win[msg.StateLowRing+msg.RingDone:], 7)
+				}
+				return w
+			}
+			c := g.channel(Config{})
+			require.ErrorIs(t, c.Configure(bg), tc.want)
+			require.Len(t, words, min(tc.leave+1, 3))
+			for i, w := range words {
+				require.Equal(t, uint16(i+1), msg.UnpackConfig(w).Revision)
+			}
+			_, err := c.Call(bg, msg.CmdPlatformRead, nil, nil)
+			if tc.want != nil {
+				require.ErrorIs(t, err, ErrNotConfigured)
+				require.NoError(t, c.Configure(bg), "it may be tried again")
+				return
+			}
+			require.NoError(t, err)
+		})
+	}
 }
 
 func TestReopenThatIsNotAcknowledgedKeepsTheFreshBuffer(t *testing.T) {
@@ -718,7 +784,7 @@ func FuzzReply(f *testing.F) {
 		mem, _ := c.buf.At(0, msg.BufferSize)
 		copy(mem, b)
 		reply := make([]byte, room)
-		n, err := c.answer(reply)
+		n, err := c.answer(c.head(), reply)
 		if err != nil {
 			require.Zero(t, n)
 			return

@@ -15,7 +15,7 @@ import (
 // again and never overwritten, because the target could remember a second word
 // as applied without having applied it.
 //
-// Errors: ErrNotReady, ErrPending and ErrTimeout may pass with time;
+// Errors: ErrNotReady, ErrPending, ErrTimeout and ErrMalformed may pass with time;
 // ErrOneDoorbell does not; ErrStalled asks for Reopen; mmio.ErrGone.
 func (c *Channel) Configure(ctx context.Context) error {
 	if err := c.lock(ctx); err != nil {
@@ -86,6 +86,30 @@ func (c *Channel) configure(ctx context.Context) error {
 	if old.Magic == msg.ConfigMagic && old.Revision > c.revision {
 		c.revision = old.Revision
 	}
+	for try := 1; ; try++ {
+		done, err := c.declare(ctx)
+		switch {
+		case err != nil:
+			return err
+		case done == 0:
+			c.state, c.stall = open, nil
+			c.log.Debug("rpc channel configured", "revision", c.revision, "try", try)
+			return nil
+		case try == declareTries:
+			return fmt.Errorf("%w: %d commands done on a ring declared %d times and never used", ErrMalformed, done, try)
+		}
+		c.log.Info("rpc ring declared again: an earlier command ended on it", "done", done)
+	}
+}
+
+// declare writes the rings and the next config word, waits for the
+// acknowledgement, and returns how many commands the new ring says are done.
+//
+// That is not 0 when a command of the configuration before, given up or a dead
+// process's, ended between the declaration and the target's look at the word: the
+// target then wrote its count over the cleared one. Acknowledging quiesces the
+// rings, so nothing old is left to do that to the next declaration.
+func (c *Channel) declare(ctx context.Context) (done uint64, err error) {
 	c.revision++
 	if c.revision == 0 {
 		c.revision = 1
@@ -97,21 +121,22 @@ func (c *Channel) configure(ctx context.Context) error {
 	c.window.Store64(msg.StateMagic, want.Word())
 	mmio.Barrier()
 	if err := c.bell.Ring(doorbell); err != nil {
-		return fmt.Errorf("ring doorbell %d: %w", doorbell, err)
+		return 0, fmt.Errorf("ring doorbell %d: %w", doorbell, err)
 	}
 
 	got, err := c.awaitDone(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	got.Done = 0
 	if got != want {
-		return fmt.Errorf("%w: wrote config word 0x%016x, read back 0x%016x", ErrMalformed, want.Word(), got.Word())
+		return 0, fmt.Errorf("%w: wrote config word 0x%016x, read back 0x%016x", ErrMalformed, want.Word(), got.Word())
 	}
-	c.state, c.stall = open, nil
 	c.configurations.Add(1)
-	c.log.Debug("rpc channel configured", "revision", c.revision)
-	return nil
+	if done = c.window.Load64(msg.StateLowRing + msg.RingDone); done == ^uint64(0) {
+		return 0, mmio.ErrGone
+	}
+	return done, nil
 }
 
 // settle waits until the window shows no configuration in progress.

@@ -20,7 +20,7 @@
 //
 // # State
 //
-//	          Configure              no answer in 2 s
+//	          Configure       no answer in 2 s, or done without a reply
 //	closed ---------------> open ----------------------> stalled
 //	                         ^                              |
 //	                         +---------- Reopen ------------+
@@ -30,6 +30,10 @@
 // offloaded flow. So the channel never touches that buffer again, keeps the
 // region (see Abandoned) and refuses commands with ErrStalled until Reopen has
 // fetched another region and configured the ring anew.
+//
+// The lost command may end while the ring is being configured anew and leave its
+// count there; so a configuration counts only when the ring then says that
+// nothing is done, and is repeated otherwise.
 //
 // # What it leaves out
 //

@@ -17,7 +17,7 @@ var (
 	ErrNotConfigured = errors.New("channel is not configured")
 	// ErrTimeout says that the target did not answer in time.
 	ErrTimeout = errors.New("no answer in time")
-	// ErrStalled says that an earlier command timed out: its buffer is with the
+	// ErrStalled says that an earlier command got no answer: its buffer is with the
 	// card, and only Reopen gets the channel going again.
 	ErrStalled = errors.New("channel is stalled")
 	// ErrNotReady says that the target has not initialised its window.
@@ -28,7 +28,8 @@ var (
 	// ErrOneDoorbell refuses a facility on which an undeclared high ring would
 	// wedge the target (rpc-lif.md 3.1).
 	ErrOneDoorbell = errors.New("facility has one doorbell: the target would spin on its undeclared high ring")
-	// ErrMalformed says that the target's answer contradicts itself.
+	// ErrMalformed says that the target's answer contradicts itself. Where that is
+	// the count of finished commands, the channel is stalled.
 	ErrMalformed = errors.New("malformed answer")
 )
 

@@ -39,7 +39,9 @@ type sim struct {
 
 func newSim(t *testing.T, o hwsim.Options) *sim {
 	t.Helper()
-	o.Timeline = hwsim.Compressed()
+	if o.Timeline == (hwsim.Timeline{}) {
+		o.Timeline = hwsim.Compressed()
+	}
 	s := &sim{Card: hwsim.New(o)}
 	s.dev = simdev.New(s.Card)
 	t.Cleanup(func() {
@@ -228,6 +230,52 @@ func TestSimLateAnswerGoesToTheOldBuffer(t *testing.T) {
 	_, err = c.Platform(bg)
 	require.NoError(t, err)
 	s.quiet(t)
+}
+
+// A command that was given up ends after the rings were declared anew and before
+// the target looks at the new word: its count stands on the new ring, whichever
+// way the target counts.
+func TestSimLostCommandEndsDuringTheReconfiguration(t *testing.T) {
+	for name, inPlace := range map[string]bool{"done written from the value before": false, "done incremented in place": true} {
+		t.Run(name, func(t *testing.T) {
+			times := hwsim.Compressed()
+			times.RPCDoorbell = 50 * time.Millisecond
+			s := newSim(t, hwsim.Options{Timeline: times, Choices: hwsim.Choices{DoneInPlace: inPlace}})
+			for _, tc := range []struct {
+				name string
+				next func(old *rpc.Channel) (*rpc.Channel, error)
+			}{
+				{"reopened", func(old *rpc.Channel) (*rpc.Channel, error) { return old, old.Reopen(bg) }},
+				{"another process", func(*rpc.Channel) (*rpc.Channel, error) {
+					next := s.channel(t)
+					return next, next.Configure(bg)
+				}},
+			} {
+				t.Run(tc.name, func(t *testing.T) {
+					c := s.opened(t)
+					for range 3 {
+						_, err := c.Platform(bg)
+						require.NoError(t, err)
+					}
+					// Seen after 50 ms and given up after 2 s, it ends 20 ms later; the new
+					// word is looked at 30 ms after that.
+					s.Faults(func(f *hwsim.Faults) { f.RPCDelay = 1970 * time.Millisecond })
+					_, err := c.Platform(bg)
+					require.ErrorIs(t, err, rpc.ErrTimeout)
+					ran := len(s.Commands())
+					s.Faults(func(f *hwsim.Faults) { f.RPCDelay = 0 })
+					c, err = tc.next(c)
+					require.NoError(t, err)
+					require.Len(t, s.Commands(), ran+1, "it ended meanwhile")
+					for range 20 {
+						_, err := c.Platform(bg)
+						require.NoError(t, err)
+					}
+				})
+			}
+			s.quiet(t)
+		})
+	}
 }
 
 func TestSimOneDoorbellIsRefused(t *testing.T) {

@@ -35,7 +35,7 @@ func (r *reopener) get() (*rpc.Channel, error) {
 
 // saw notes an error that only a new configuration of the channel cures.
 func (r *reopener) saw(err error) error {
-	if errors.Is(err, rpc.ErrTimeout) || errors.Is(err, rpc.ErrStalled) || errors.Is(err, rpc.ErrNotConfigured) {
+	if errors.Is(err, rpc.ErrTimeout) || errors.Is(err, rpc.ErrStalled) || errors.Is(err, rpc.ErrNotConfigured) || errors.Is(err, rpc.ErrMalformed) {
 		r.stalled.Store(true)
 	}
 	return err

@@ -74,8 +74,9 @@ type Agent struct {
 	log    *slog.Logger
 
 	turn    chan struct{} // holds one token: the right to a transaction
+	met     bool          // the mailbox was looked at before
 	doubt   bool          // a request got no answer; its reply may still come
-	doubtAt time.Duration // when it was sent
+	doubtAt time.Duration // when it was sent, or found
 
 	lastMu sync.Mutex
 	last   LastReply
@@ -223,13 +224,34 @@ func (a *Agent) idle(ctx context.Context) error {
 		}
 		a.doubt = false
 	}
+	if err := a.meet(status); err != nil {
+		return err
+	}
 	if a.doubt {
 		if age := a.clock.Now() - a.doubtAt; age < doubtLimit {
-			return fmt.Errorf("%w: sent %v ago, given up after %v", ErrUnanswered, age, doubtLimit)
+			return fmt.Errorf("%w: since %v, given up after %v", ErrUnanswered, age, doubtLimit)
 		}
 		a.doubt = false
 	}
 	return a.wait(ctx, msg.StatusIdle, idleLimit)
+}
+
+// meet looks, before the first transaction, for the request of a process that was
+// killed: TURN still asks and STATUS, read before it, did not answer. This is the
+// only time that TURN is read.
+func (a *Agent) meet(status uint32) error {
+	if a.met {
+		return nil
+	}
+	switch turn := a.load(msg.NWATurn); {
+	case turn == allOnes:
+		return mmio.ErrGone
+	case turn == msg.TurnRequest && status == msg.StatusIdle:
+		a.log.Info("nwa request of another process is unanswered")
+		a.doubt, a.doubtAt = true, a.clock.Now()
+	}
+	a.met = true
+	return nil
 }
 
 // acknowledge hands the mailbox back and waits until the target has taken it.

@@ -331,6 +331,40 @@ func TestLateReplyIsNotTheNextRequestsAnswer(t *testing.T) {
 	})
 }
 
+// A process was killed after TURN = 1 and before the reply.
+func TestRequestOfAnotherProcessIsInDoubt(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		latency time.Duration // of the answer to the dead process
+		wait    time.Duration // until the mailbox is free
+	}{
+		{"answered", 12 * time.Millisecond, 12 * time.Millisecond},
+		{"answered late", 20 * time.Second, 20 * time.Second},
+		{"never answered", time.Hour, 30 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newTarget(t)
+			g.answer, g.latency = macs, tc.latency
+			g.Store32(msg.NWATurn, msg.TurnRequest)
+			g.takeTrace()
+			a := g.agent()
+			for range 3 {
+				_, err := a.MAC(bg, 0x8300)
+				require.ErrorIs(t, err, ErrUnanswered)
+			}
+			require.NoError(t, g.clock.Sleep(bg, tc.wait-time.Millisecond))
+			_, err := a.MAC(bg, 0x8300)
+			require.ErrorIs(t, err, ErrUnanswered)
+			require.Empty(t, g.takeTrace(), "nothing is written meanwhile")
+			require.NoError(t, g.clock.Sleep(bg, time.Millisecond))
+			g.latency = 12 * time.Millisecond
+			got, err := a.MAC(bg, 0x8300)
+			require.NoError(t, err)
+			require.Equal(t, mac(0x83), got)
+		})
+	}
+}
+
 func TestReplyAtTheDeadlineIsTaken(t *testing.T) {
 	g := newTarget(t)
 	g.answer = macs
@@ -386,6 +420,7 @@ func TestWindowHead(t *testing.T) {
 		{"other body offset", func(g *target) { g.win[msg.NWABody] = 0x38 }, ErrVersion},
 		{"cookie before the body offset", func(g *target) { g.win[msg.NWABody] = 0 }, ErrVersion},
 		{"status all ones", func(g *target) { le.PutUint32(g.win[msg.NWAStatus:], allOnes) }, mmio.ErrGone},
+		{"turn all ones", func(g *target) { le.PutUint32(g.win[msg.NWATurn:], allOnes) }, mmio.ErrGone},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := newTarget(t)

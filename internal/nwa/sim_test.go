@@ -2,6 +2,7 @@ package nwa_test
 
 import (
 	"context"
+	"encoding/binary"
 	"io"
 	"log/slog"
 	"testing"
@@ -166,17 +167,23 @@ func TestSimSilenceEnds(t *testing.T) {
 	require.Empty(t, card.Reports())
 }
 
-// A host died between a reply and its acknowledgement.
-func TestSimStrandedReply(t *testing.T) {
-	card, fac, a := newSim(t)
-	require.NoError(t, a.WaitReady(bg))
-	req := msg.NWARequestMsg{Op: msg.OpGet, Sub: uint32(msg.AttrSpeed), Port: 1}.Append(nil)
+// ask is a process that sends a request and dies.
+func ask(t *testing.T, fac *octep.Facility, r msg.NWARequestMsg) {
+	t.Helper()
+	req := r.Append(nil)
 	for i := 0; i < len(req); i += 4 {
-		fac.Store32(msg.NWARequest+uint32(i), uint32(req[i])|uint32(req[i+1])<<8|uint32(req[i+2])<<16|uint32(req[i+3])<<24)
+		fac.Store32(msg.NWARequest+uint32(i), binary.LittleEndian.Uint32(req[i:]))
 	}
 	fac.Store32(msg.NWAReqLen, msg.NWAReqSize)
 	fac.Store32(msg.NWATurn, msg.TurnRequest)
 	require.NoError(t, fac.Ring(0))
+}
+
+// A host died between a reply and its acknowledgement.
+func TestSimStrandedReply(t *testing.T) {
+	card, fac, a := newSim(t)
+	require.NoError(t, a.WaitReady(bg))
+	ask(t, fac, msg.NWARequestMsg{Op: msg.OpGet, Sub: uint32(msg.AttrSpeed), Port: 1})
 	sleep(t, card, 50*time.Millisecond)
 	require.Equal(t, uint32(msg.StatusReply), fac.Load32(msg.NWAStatus))
 
@@ -185,6 +192,30 @@ func TestSimStrandedReply(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(1), next.Stats().Stranded)
 	require.Equal(t, uint32(msg.StatusIdle), fac.Load32(msg.NWAStatus))
+	require.Empty(t, card.Reports())
+}
+
+// A host died between a request and its reply, and the next one is there before
+// the reply: that one answers another question.
+func TestSimRequestOfADeadProcess(t *testing.T) {
+	card, fac, a := newSim(t)
+	require.NoError(t, a.WaitReady(bg))
+	one, two := board.ByIndex(0), board.ByIndex(1)
+	for _, p := range []board.Port{one, two} {
+		require.NoError(t, a.SetState(bg, p.Tag, true))
+	}
+	want, err := a.MAC(bg, two.Tag)
+	require.NoError(t, err)
+	ask(t, fac, msg.NWARequestMsg{Op: msg.OpGet, Sub: uint32(msg.AttrMAC), Port: uint32(one.Tag)})
+
+	next := nwa.New(fac, fac, card.Clock(), discard)
+	got, err := next.MAC(bg, two.Tag)
+	require.ErrorIs(t, err, nwa.ErrUnanswered, "got %x", got)
+	require.NoError(t, next.WaitReady(bg), "the late reply is waited for and thrown away")
+	require.Equal(t, uint64(1), next.Stats().Stranded)
+	got, err = next.MAC(bg, two.Tag)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 	require.Empty(t, card.Reports())
 }
 

@@ -25,6 +25,7 @@ type Choices struct {
 	LengthFirst     bool           // 23: the length word is written before the tail of a span
 	SharedEgress    bool           // 24: one queue for all switch ports, not one a tag
 	DoneInPlace     bool           // 26: an rpc ring's done is incremented where it stands, not written from the value at the command's start
+	DisabledWrites  bool           // 27: a disabled OUT ring whose addresses are latched goes on writing while it has credit
 }
 
 // UnderWatermark is row 1 of the choices: the fate of the batch that the first

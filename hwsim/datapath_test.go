@@ -828,6 +828,21 @@ func TestDeliveryFaults(t *testing.T) {
 		h.faults(func(f *Faults) { f.IgnoreDisable = 1 })
 		assert.Equal(t, 3, h.offer(3, 60), "or writes on, by fault")
 	})
+	t.Run("a disabled ring writes on, choice 27", func(t *testing.T) {
+		h := newRingHost(t, 1024, func(o *Options) { o.Choices.DisabledWrites = true })
+		h.programOut(0)
+		h.st32(0, rOutDBell, 2032)
+		h.st(0, rOutEnable, 0)
+		assert.False(t, h.c.DeliverRaw(0, tagF1, make([]byte, 60), 134), "not before the host port latched the addresses")
+		h.st(0, rOutEnable, 1)
+		h.c.Provision()
+		h.st(0, rOutEnable, 0)
+		h.st(0, rOutBaddr, 0)
+		assert.Equal(t, 3, h.offer(3, 60), "into the buffers that it knows")
+		assert.EqualValues(t, 134, h.length(0, 2))
+		h.st32(0, rOutDBell, 0xffffffff)
+		assert.Zero(t, h.offer(3, 60), "as far as its credit goes")
+	})
 	t.Run("too little credit for a span", func(t *testing.T) {
 		h := newRingHost(t, 1024).program(1024) // one batch
 		require.Equal(t, 12, h.offer(12, 60))

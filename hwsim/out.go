@@ -151,9 +151,15 @@ func (c *Card) available(r *ring) int {
 	return o.heldN
 }
 
+// outRuns tells whether a ring takes packets: enabled, or disabled and not
+// stopped by that (choice 27, and a fault that asks for no latched addresses).
+func (c *Card) outRuns(r *ring) bool {
+	return r.out.enabled || c.o.Choices.DisabledWrites && c.latched || c.faults.IgnoreDisable.has(r.q)
+}
+
 // covers tells whether a packet of n buffers can be written whole.
 func (c *Card) covers(r *ring, n int) bool {
-	if c.gone() || !r.out.enabled && !c.faults.IgnoreDisable.has(r.q) {
+	if c.gone() || !c.outRuns(r) {
 		return false
 	}
 	if (c.o.Choices.StatusStops || c.faults.StatusStops.has(r.q)) && r.out.status != 0 {

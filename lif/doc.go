@@ -43,5 +43,9 @@
 //   - VLAN interfaces: only the untagged LIF (vlan 0) of each port is used.
 //   - The tag map cannot be read back. It is written after each creation and once
 //     per port in a process's life.
-//   - DF has no bit in the update mask, so a difference there is not repaired.
+//   - DF is compared like everything else, but has no bit in the update mask. A
+//     difference is logged once, counted, and shown in State.DFDiffers; the port is
+//     ready all the same, and nothing is sent to repair it: whether the DF byte of
+//     an update for another field has an effect is not on record, and deleting the
+//     entry is not an option.
 package lif

@@ -110,10 +110,14 @@ func difference(want, have msg.LIF, present bool) string {
 	if mask&msg.MaskRepresentor != 0 {
 		add("representor", want.Representor, have.Representor)
 	}
+	if want.DF != have.DF {
+		add("df", want.DF, have.DF)
+	}
 	return strings.Join(d, ", ")
 }
 
-// diff returns the mask of the fields in which two entries differ.
+// diff returns the mask of the fields in which two entries differ. DF has no bit
+// in it.
 func diff(want, have msg.LIF) (mask msg.LIFMask) {
 	for _, f := range []struct {
 		bit    msg.LIFMask

@@ -50,13 +50,15 @@ type State struct {
 	Want        msg.LIF // what the entry shall hold
 	Have        msg.LIF // what was read last; valid when Present
 	Present     bool    // the entry existed at the last read
+	DFDiffers   bool    // the entry's DF bit was read otherwise than wanted; see the package comment
 	Bound       bool    // the port's tag leads to the LIF, as far as oxpd wrote it
 	Err         error   // of the last try, nil when want equals have
 	Refusals    uint64  // rc 1 answers, ever
 	RetryAt     time.Duration
 }
 
-// Ready tells whether the entry was last read as wanted and the tag is bound.
+// Ready tells whether the entry was last read as wanted and the tag is bound. The
+// DF bit has no say: frames pass with either.
 func (s State) Ready() bool {
 	return s.Provisioned && s.Present && s.Bound && s.Err == nil && diff(s.Want, s.Have) == 0
 }
@@ -70,6 +72,7 @@ type Stats struct {
 	Refused     uint64 // rc 1
 	Failed      uint64 // every other error of the table
 	Mismatches  uint64 // accepted and read back otherwise
+	DFDiffers   uint64 // times that an entry's DF bit began to differ
 	PausedTries uint64 // tries not made because a port pauses
 }
 
@@ -96,7 +99,7 @@ type Manager struct {
 	ports [board.Ports]port
 	first int // where the next ReconcileAll starts
 
-	created, updated, mtuChanges, bound, refused, failed, mismatches, paused atomic.Uint64
+	created, updated, mtuChanges, bound, refused, failed, mismatches, dfDiffers, paused atomic.Uint64
 }
 
 // New returns a manager that wants nothing yet.
@@ -124,7 +127,8 @@ func (m *Manager) State(p board.Port) State {
 func (m *Manager) Stats() Stats {
 	return Stats{
 		Created: m.created.Load(), Updated: m.updated.Load(), MTUChanges: m.mtuChanges.Load(), Bound: m.bound.Load(),
-		Refused: m.refused.Load(), Failed: m.failed.Load(), Mismatches: m.mismatches.Load(), PausedTries: m.paused.Load(),
+		Refused: m.refused.Load(), Failed: m.failed.Load(), Mismatches: m.mismatches.Load(), DFDiffers: m.dfDiffers.Load(),
+		PausedTries: m.paused.Load(),
 	}
 }
 
@@ -303,6 +307,7 @@ func (m *Manager) converge(ctx context.Context, q *port) (changed bool, err erro
 			return true, err
 		}
 	case q.state.Bound:
+		m.compareDF(q, have)
 		return false, nil
 	}
 	// The LIF first, then the tag that leads to it.
@@ -320,7 +325,19 @@ func (m *Manager) converge(ctx context.Context, q *port) (changed bool, err erro
 		m.mismatches.Add(1)
 		return true, m.fail(q, "read back", want, ErrMismatch)
 	}
+	m.compareDF(q, have)
 	return true, nil
+}
+
+// compareDF notes that the DF bit differs, and logs it when it begins to: no
+// update is for that bit alone, so nothing is sent for it.
+func (m *Manager) compareDF(q *port, have msg.LIF) {
+	differs := have.DF != q.state.Want.DF
+	if differs && !q.state.DFDiffers {
+		m.dfDiffers.Add(1)
+		m.log.Warn("lif df bit differs and cannot be set", "port", q.Name, "lif", uint32(q.LIF()), "df", have.DF, "want", q.state.Want.DF)
+	}
+	m.set(q, func(s *State) { s.DFDiffers = differs })
 }
 
 // adopt takes over what an earlier owner of a live entry set and oxpd does not

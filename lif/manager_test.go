@@ -500,6 +500,55 @@ func TestReconcileAllRotates(t *testing.T) {
 	}
 }
 
+// The update mask has no bit for DF: the difference is told once and nothing is
+// sent for it, however often it is read.
+func TestDFThatDiffersIsToldOnce(t *testing.T) {
+	r := provisioned(t, f1)
+	set := func(df bool) {
+		l := r.lifs[40960]
+		l.DF = df
+		r.lifs[40960] = l
+	}
+	for round := 1; round <= 2; round++ {
+		set(true)
+		for range 5 {
+			changed, err := r.Reconcile(bg, f1)
+			require.NoError(t, err)
+			require.False(t, changed)
+			require.True(t, r.State(f1).DFDiffers)
+			require.True(t, r.State(f1).Ready())
+		}
+		require.Equal(t, uint64(round), r.Stats().DFDiffers)
+		set(false)
+		_, err := r.Reconcile(bg, f1)
+		require.NoError(t, err)
+		require.False(t, r.State(f1).DFDiffers)
+	}
+	require.Empty(t, r.updates)
+
+	t.Run("after a repair of something else", func(t *testing.T) {
+		l := r.lifs[40960]
+		l.DF, l.Fwd = true, msg.FwdL2
+		r.lifs[40960] = l
+		changed, err := r.Reconcile(bg, f1)
+		require.NoError(t, err, "a bit that cannot be set is no mismatch")
+		require.True(t, changed)
+		require.Len(t, r.updates, 1)
+		require.Equal(t, msg.MaskFwd, r.updates[0].Mask)
+		require.True(t, r.State(f1).DFDiffers)
+	})
+	t.Run("in words", func(t *testing.T) {
+		require.Equal(t, "df is true, want false", difference(msg.LIF{}, msg.LIF{DF: true}, true))
+	})
+	t.Run("an adopted one does not differ", func(t *testing.T) {
+		m := New(Config{Table: r.table, Clock: r.clock})
+		require.NoError(t, m.Provision(bg, f1, mac(f1)))
+		require.True(t, m.State(f1).Want.DF)
+		require.False(t, m.State(f1).DFDiffers)
+		require.Zero(t, m.Stats().DFDiffers)
+	})
+}
+
 func TestReconcileAllSkipsWhatIsNotProvisioned(t *testing.T) {
 	r := provisioned(t, f1)
 	delete(r.lifs, uint32(f1.LIF()))

@@ -51,7 +51,7 @@ func (c *Card) accessOK(what string, bar int, off uint64, width int) bool {
 	case 2:
 		size = csr.BAR2Size
 	case 4:
-		size = bar4Size
+		size = csr.BAR4Size
 	}
 	if width != 4 && width != 8 || off%uint64(width) != 0 || off+uint64(width) > size {
 		c.report(ReportBadWidth, "%s of %d bytes at BAR%d+%#x", what, width, bar, off)

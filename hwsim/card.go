@@ -10,15 +10,14 @@ import (
 )
 
 // Hz is the coprocessor's clock (endpoint.md 1). The model's time is cycles of it.
-const Hz = 800_000_000
+const Hz = csr.ClocksPerUS * 1_000_000
 
 // cyclesOf turns a duration into cycles, rounded down.
 func cyclesOf(d time.Duration) uint64 {
 	if d <= 0 {
 		return 0
 	}
-	const perUS = Hz / 1_000_000
-	return uint64(d/time.Microsecond)*perUS + uint64(d%time.Microsecond)*perUS/1000
+	return uint64(d/time.Microsecond)*csr.ClocksPerUS + uint64(d%time.Microsecond)*csr.ClocksPerUS/1000
 }
 
 // durationOf turns cycles into a duration.

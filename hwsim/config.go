@@ -10,12 +10,6 @@ import (
 // Configuration space (endpoint.md 1). Places that no record gives (MSI-X,
 // extended capabilities) are this model's choice: software walks the list.
 const (
-	cfgVendor  = 0x00
-	cfgDevice  = 0x02
-	cfgCommand = 0x04
-	cfgStatus  = 0x06
-	cfgRev     = 0x08 // revision, then class
-	cfgBAR0    = 0x10
 	cfgSubsys  = 0x2c
 	cfgCapPtr  = 0x34
 	cfgPCIe    = 0x70 // on record
@@ -31,22 +25,19 @@ const (
 
 	cfgSize = 4096
 
-	cmdMemory    = 1 << 1
-	cmdBusMaster = 1 << 2
-	cmdWritable  = 0x0547 &^ 1 // memory, master, parity, SERR, INTx disable
+	cmdWritable = csr.CfgCommandMemory | csr.CfgCommandBusMaster | 1<<6 | 1<<8 | 1<<10 // parity, SERR, INTx disable
 
 	devCtlFLR       = 1 << 15
 	devCapFLR       = 1 << 28
 	msixEnable      = 1 << 15
 	msixMaskAll     = 1 << 14
-	bar4Size        = 1 << 20
 	barType64       = 0x4
 	capPCIe         = 0x10
 	capMSIX         = 0x11
 	extVSEC         = 0x000b
 	extSRIOV        = 0x0010
 	sriovCtlEnable  = 1 << 0
-	classRevision   = 0x0b800001
+	revision        = 1
 	sriovTotalVFs   = 64
 	pcieEndpointV2  = 0x0002
 	linkX8Gen3      = 8<<4 | 3
@@ -70,16 +61,16 @@ func (s *configSpace) put(off int, v, writable uint64, width int) {
 // that the appliance's firmware gave (endpoint.md 1).
 func (s *configSpace) powerOn() {
 	*s = configSpace{}
-	s.put(cfgVendor, board.Vendor, 0, 2)
-	s.put(cfgDevice, board.DevicePF, 0, 2)
-	s.put(cfgCommand, 0, cmdWritable, 2)
-	s.put(cfgStatus, statusCapList, 0, 2)
-	s.put(cfgRev, classRevision, 0, 4)
+	s.put(csr.CfgVendor, board.Vendor, 0, 2)
+	s.put(csr.CfgDevice, board.DevicePF, 0, 2)
+	s.put(csr.CfgCommand, 0, cmdWritable, 2)
+	s.put(csr.CfgStatus, statusCapList, 0, 2)
+	s.put(csr.CfgRevision, revision|csr.PCIClass<<8, 0, 4)
 	s.put(0x0c, 0, 0xff, 1) // cache line size
-	bar := func(n int, addr, size uint64) { s.put(cfgBAR0+4*n, addr|barType64, ^(size - 1), 8) }
+	bar := func(n int, addr, size uint64) { s.put(csr.CfgBAR0+4*n, addr|barType64, ^(size - 1), 8) }
 	bar(0, 0xf0000000, csr.BAR0Size)
 	bar(2, 0xec000000, csr.BAR2Size)
-	bar(4, 0xf4800000, bar4Size)
+	bar(4, 0xf4800000, csr.BAR4Size)
 	s.put(cfgSubsys, cfgSubsysVendor|board.DevicePF<<16, 0, 4)
 	s.put(cfgCapPtr, cfgPCIe, 0, 1)
 	s.put(0x3c, 0, 0xff, 1) // interrupt line
@@ -113,13 +104,13 @@ func (s *configSpace) powerOn() {
 // functionReset keeps what PCIe says survives: BAR addresses.
 func (s *configSpace) functionReset() {
 	var bars [24]byte
-	copy(bars[:], s.b[cfgBAR0:])
+	copy(bars[:], s.b[csr.CfgBAR0:])
 	s.powerOn()
-	copy(s.b[cfgBAR0:], bars[:])
+	copy(s.b[csr.CfgBAR0:], bars[:])
 }
 
-func (s *configSpace) busMaster() bool { return s.b[cfgCommand]&cmdBusMaster != 0 }
-func (s *configSpace) memory() bool    { return s.b[cfgCommand]&cmdMemory != 0 }
+func (s *configSpace) busMaster() bool { return s.b[csr.CfgCommand]&csr.CfgCommandBusMaster != 0 }
+func (s *configSpace) memory() bool    { return s.b[csr.CfgCommand]&csr.CfgCommandMemory != 0 }
 func (s *configSpace) msixOn() bool {
 	ctl := binary.LittleEndian.Uint16(s.b[cfgMSIX+2:])
 	return ctl&msixEnable != 0 && ctl&msixMaskAll == 0

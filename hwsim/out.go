@@ -324,12 +324,9 @@ func (c *Card) outLevel(r *ring, count uint32) {
 		return
 	}
 	if o.timer.idx < 0 {
-		c.agenda.arm(o.timer, c.now+ticks*timerTick)
+		c.agenda.arm(o.timer, c.now+ticks*csr.ClocksPerTick)
 	}
 }
-
-// timerTick is the unit of the time level in cycles (datapath.md 1).
-const timerTick = 1024
 
 // timerExpired is the event of a ring's timer.
 func (c *Card) timerExpired(r *ring) {

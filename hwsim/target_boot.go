@@ -14,7 +14,6 @@ import (
 // come from the coprocessor's device tree.
 const (
 	facSize     = 1 << 20
-	gicdSet     = csr.BAR2Interrupt + 0x40 // the one word of entry 15 that may be written
 	spiFirst    = 152
 	spiRPC      = 155
 	spiRPCBells = 5
@@ -28,8 +27,6 @@ const (
 	mgmtDevType      = 8
 	mgmtTargetStatus = 256
 	mgmtReady        = 1
-
-	clocksPerUS = Hz / 1_000_000 // 800, what the handshake tells the host
 )
 
 var le = binary.LittleEndian

@@ -75,8 +75,8 @@ func (t *target) spin() {
 	case t.hs.state == hsWaitInfo && v != csr.GetHostInfo:
 		t.hs.info = v
 		t.hs.state = hsWaitDone
-		t.c.sliScratch = csr.HostInfoReceived<<16 | clocksPerUS
-	case t.hs.state == hsWaitDone && v>>16 != csr.HostInfoReceived:
+		t.c.sliScratch = csr.HostInfoReceived<<csr.HostInfoShift | csr.ClocksPerUS
+	case t.hs.state == hsWaitDone && v>>csr.HostInfoShift != csr.HostInfoReceived:
 		// Only the exact word marks the handshake done; the register is zeroed and
 		// the ports are created in either case. Whether an unfinished one listens
 		// again is not on record; the model's does.

@@ -26,9 +26,9 @@ type rpcTarget struct {
 }
 
 const (
-	rpcSeedBase = 1    // the first answer of a boot carries 2
-	rpcUserData = 4064 // most payload of a reply (rpc-lif.md 2.4)
-	rpcHiRings  = 4
+	rpcSeedBase = 1              // the first answer of a boot carries 2
+	rpcUserData = msg.MaxRequest // most payload of a reply, too (rpc-lif.md 2.4)
+	rpcHiRings  = (msg.StateSize - msg.StateHiRing) / msg.RingSize
 	rpcTransEIN = msg.RCTransport | msg.RC(syscall.EINVAL)
 	rpcTransFLT = msg.RCTransport | msg.RC(syscall.EFAULT)
 )

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"oxpd/octep/csr"
+	"oxpd/ring/wire"
 )
 
 // FuzzDecodeScratch: every word is in exactly one state, only the magic makes it
@@ -45,7 +46,7 @@ func FuzzRingInfo(f *testing.F) {
 		require.Equal(t, RingInfo{SRN: int(v & 0x7f), TRS: int(v >> 16 & 0xff), RPVF: int(v >> 32 & 0x1f), NVFS: int(v >> 48 & 0x7f)}, i)
 		if err == nil {
 			require.Equal(t, RingInfo{TRS: i.TRS}, i)
-			require.GreaterOrEqual(t, i.TRS, csr.HostRings)
+			require.GreaterOrEqual(t, i.TRS, wire.OQs)
 			return
 		}
 		var re *RingInfoError

@@ -13,6 +13,7 @@ import (
 	"oxpd/internal/clock"
 	"oxpd/internal/mmio"
 	"oxpd/octep/csr"
+	"oxpd/ring/wire"
 )
 
 // Stages of bring-up, as Config.Progress gets them.
@@ -158,8 +159,8 @@ func checkRingInfo(v uint64) (RingInfo, error) {
 		reason = "virtual functions own the first rings; remove them (sriov_numvfs 0) and reboot the coprocessor"
 	case i.SRN != 0:
 		reason = "the rings of the physical function do not start at 0"
-	case i.TRS < csr.HostRings:
-		reason = fmt.Sprintf("fewer than the %d rings that the fast path sends to", csr.HostRings)
+	case i.TRS < wire.OQs:
+		reason = fmt.Sprintf("fewer than the %d rings that the fast path sends to", wire.OQs)
 	default:
 		return i, nil
 	}

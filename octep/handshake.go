@@ -10,6 +10,7 @@ import (
 
 	"oxpd/internal/mmio"
 	"oxpd/octep/csr"
+	"oxpd/ring/wire"
 	"oxpd/rpc/msg"
 )
 
@@ -100,10 +101,10 @@ type Handshake struct {
 	state atomic.Uint32
 }
 
-// InfoWord is the host's promise: no virtual functions, csr.HostRings rings from
+// InfoWord is the host's promise: no virtual functions, wire.OQs rings from
 // ring 0, NIC mode (endpoint.md 4.2).
 func InfoWord() uint64 {
-	w := csr.InfoRPPF.Put(0, csr.HostRings)
+	w := csr.InfoRPPF.Put(0, wire.OQs)
 	return csr.InfoAppMode.Put(w, csr.AppModeNIC)
 }
 

@@ -6,12 +6,11 @@ import "encoding/binary"
 
 // EtherTypes.
 const (
-	TypeIPv4  = 0x0800
-	TypeARP   = 0x0806
-	TypeIPv6  = 0x86dd
-	TypeVLAN  = 0x8100
-	TypeQinQ  = 0x88a8
-	TypeProbe = 0xefef // control messages of the card
+	TypeIPv4 = 0x0800
+	TypeARP  = 0x0806
+	TypeIPv6 = 0x86dd
+	TypeVLAN = 0x8100
+	TypeQinQ = 0x88a8
 )
 
 // Sizes in bytes, without FCS.

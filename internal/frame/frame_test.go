@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		{"one byte short of a header", make([]byte, HeaderSize-1), Header{}, false},
 		{"header alone", build(0, TypeIPv4), Header{TypeIPv4, 0, 14}, true},
 		{"untagged", build(46, TypeIPv6), Header{TypeIPv6, 0, 14}, true},
-		{"control message", build(72, TypeProbe), Header{TypeProbe, 0, 14}, true},
+		{"control message", build(72, 0xefef), Header{0xefef, 0, 14}, true},
 		{"802.3 length", build(46, 46), Header{46, 0, 14}, true},
 		{"one tag", build(46, TypeVLAN, TypeARP), Header{TypeARP, 1, 18}, true},
 		{"one tag and nothing behind it", build(0, TypeVLAN, TypeARP), Header{TypeARP, 1, 18}, true},

@@ -270,14 +270,16 @@ var (
 // AppModeNIC is the only application mode that the fast path uses.
 const AppModeNIC = 2
 
-// HostRings is the number of rings that the host promises in the handshake: the
-// fast path spreads flows over that many (endpoint.md 4.2, 6.3).
-const HostRings = 8
-
 // ClocksPerUS is the coprocessor's clock on this board in cycles per microsecond,
 // which the handshake reports and nothing publishes again (endpoint.md 4.1).
 const ClocksPerUS = 800
 
-// TimeTicks turns microseconds into the time unit of OutIntLevels, 1,024
-// coprocessor clocks, with the vendor's integer steps (endpoint.md 5.2).
-func TimeTicks(clocksPerUS, us uint64) uint64 { return clocksPerUS * 1000 / 1024 * us / 1000 }
+// ClocksPerTick is the time unit of OutIntLevels in coprocessor clocks
+// (datapath.md 1).
+const ClocksPerTick = 1024
+
+// TimeTicks turns microseconds into ticks, with the vendor's integer steps
+// (endpoint.md 5.2).
+func TimeTicks(clocksPerUS, us uint64) uint64 {
+	return clocksPerUS * 1000 / ClocksPerTick * us / 1000
+}

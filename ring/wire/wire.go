@@ -15,18 +15,23 @@ import (
 const (
 	InstrSize  = 64    // bytes of an instruction, IS_64B set
 	IQSlots    = 256   // instructions of the input queue
-	SlotStride = 9344  // distance of two TX slots: 9,216 + 66 rounded up to 64
 	OQEntries  = 1024  // entries of an output queue
-	OQs        = 8     // output queues in use, 0 to 7
+	OQs        = 8     // output queues in use, 0 to 7: promised in the handshake, flows are spread over all
 	BufSize    = 1602  // BSIZE, bytes of a receive buffer: 1,536 + 66
-	BufStride  = 1664  // distance of two receive buffers
 	ListEntry  = 16    // bytes of a buffer list entry
 	FetchBatch = 16    // list entries that the block takes at a time
 	Watermark  = 0x400 // credit under which this appliance's firmware stops fetching
+	FrameRoom  = 9216  // bytes that a TX slot has for a frame at least, and a gather buffer: 9,000 + 14 + 4 fits
+	MinFrame   = 60    // without FCS; shorter frames are padded
+)
 
-	MinFrame = 60 // without FCS; shorter frames are padded
-	EthHdr   = 14
-	VLANTag  = 4
+// Distances of two TX slots and of two receive buffers, for the CPU and for the
+// device alike: addresses are multiples of 64.
+const (
+	SlotStride = (FrameRoom + PrivSize + align - 1) &^ (align - 1) // 9,344
+	BufStride  = (BufSize + align - 1) &^ (align - 1)              // 1,664
+
+	align = 64
 )
 
 // Grant is the first and largest credit of an output queue (design.md rule 3).
@@ -50,8 +55,8 @@ const (
 	PKind       = 40 // plus the number of VFs announced, which is 0
 	SL          = FrontSize + PrivSize
 	Opcode      = 0x1220
-	OpcodeCmd   = 0x1221                // a command form that the fast path does not know
-	RlenssZ     = PrivSize + EthHdr + 1 // checksum offset; 0 with a non-IP frame kills the fast path
+	OpcodeCmd   = 0x1221 // a command form that the fast path does not know
+	RlenssZ     = 81     // checksum offset: PrivSize + Ethernet header + 1; 0 with a non-IP frame kills the fast path
 	MaxInstrLen = 0xffff
 )
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"oxpd/internal/frame"
 	"oxpd/ring/wire"
 )
 
@@ -139,6 +140,8 @@ func TestNumbers(t *testing.T) {
 	assert.Equal(t, 9278, wire.MaxTxFrame)
 	assert.Equal(t, 94, wire.SL)
 	assert.Equal(t, 81, wire.RlenssZ)
+	assert.Equal(t, wire.PrivSize+frame.HeaderSize+1, wire.RlenssZ)
+	assert.Equal(t, 9216, wire.FrameRoom)
 	assert.Equal(t, 1520, wire.FirstPayload)
 	assert.Zero(t, wire.SlotStride%64)
 	assert.Zero(t, wire.BufStride%64)

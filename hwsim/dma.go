@@ -23,6 +23,7 @@ func (r *dmaRegion) end() uint64 { return r.bus + uint64(len(r.mem)) }
 type dmaTable struct {
 	regions []dmaRegion // sorted by bus address, disjoint
 	last    int         // index of the last hit
+	top     uint64      // end of the highest range that was ever mapped
 }
 
 // MapDMA lets the card reach mem at a bus address. The memory stays the
@@ -44,7 +45,17 @@ func (c *Card) MapDMA(bus uint64, mem []byte) error {
 	copy(t.regions[i+1:], t.regions[i:])
 	t.regions[i] = dmaRegion{bus: bus, mem: mem}
 	t.last = i
+	t.top = max(t.top, end)
 	return nil
+}
+
+// TopDMA returns the end of the highest range of bus addresses that was ever
+// mapped, for a provider that wants fresh ones: a card that was left with
+// addresses of an earlier one must not find memory there. Functional.
+func (c *Card) TopDMA() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dma.top
 }
 
 // UnmapDMA takes a region back, whole. When it returns, the card touches that

@@ -90,7 +90,7 @@ func (c realClock) Sleep(context.Context, time.Duration) error {
 func benchRings(b *testing.B, sink Sink) (*Rings, *loopback) {
 	b.Helper()
 	regs := &loopback{other: map[uint32]uint64{}}
-	r, err := New(Config{BAR0: regs, DMA: dma.NewInProcess(nowhere{}), Clock: realClock{time.Now()}, Sink: sink})
+	r, err := New(Config{BAR0: regs, DMA: dma.NewInProcess(nowhere{}, 0), Clock: realClock{time.Now()}, Sink: sink})
 	if err != nil {
 		b.Fatal(err)
 	}

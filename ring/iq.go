@@ -30,7 +30,6 @@ type IQ struct {
 	finished uint32
 	last     uint32 // low half of IN_CNTS at the last look
 	closed   bool
-	gone     bool
 
 	total uint64 // instructions announced, for the record
 	done  uint64
@@ -129,8 +128,7 @@ func (q *IQ) Settle() int {
 func (q *IQ) reap() {
 	v := mmio.Load64(q.regs, q.cnts)
 	if v == csr.AllOnes {
-		q.gone = true
-		return
+		return // the card is gone; whoever services its queues says so
 	}
 	now := uint32(csr.CntsCount.Get(v))
 	n := now - q.last

@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"encoding/binary"
 	"math/bits"
 	"sync/atomic"
 	"time"
@@ -48,7 +49,8 @@ type OQ struct {
 	sink    Sink
 	pool    *pool
 	clock   Clock
-	ceiling atomic.Int32 // credit that the doorbell may show, the grant
+	grant   int32
+	ceiling atomic.Int32 // credit that the doorbell may show, at most the grant
 
 	flag atomic.Uint32 // visitFree, visitHeld, visitNoted
 
@@ -58,6 +60,9 @@ type OQ struct {
 	returned uint64
 	entries  uint64 // read, 64 bits wide, for the record
 	again    bool   // wants a visit at the next tick
+	armed    bool   // the count was 0 at the last look and nothing was taken since: the next packet sends a message
+	doubt    bool   // the doorbell must be read before credit is given
+	debt     debt
 	stuck    stuck
 	looked   time.Duration // when a stuck queue was last looked at
 	rec      recorder
@@ -76,6 +81,37 @@ type stuck struct {
 	read    uint32
 	word    uint64 // length word at the read index, as in memory
 	visible int    // packets visible when the wait began
+}
+
+// debt is how many packets were taken, or given up, without their count having
+// been seen. A count that comes late belongs to them: it is acknowledged and
+// lets nothing else be taken, or the head of a span could be taken before its
+// own count (rule 5). Counts that have not come for a sweep's period never will.
+type debt struct {
+	packets uint32
+	since   time.Duration
+}
+
+func (d *debt) add(n int, now time.Duration) {
+	d.packets += uint32(n)
+	d.since = now
+}
+
+// pay takes what is due out of a count.
+func (d *debt) pay(count int, now time.Duration) (paid int) {
+	switch {
+	case d.packets == 0:
+		return 0
+	case now-d.since >= SweepPeriod:
+		d.packets = 0
+		return 0
+	}
+	paid = int(min(d.packets, uint32(count)))
+	if paid > 0 {
+		d.packets -= uint32(paid)
+		d.since = now
+	}
+	return paid
 }
 
 type stuckKind uint8
@@ -174,29 +210,40 @@ func (o *OQ) end() (again bool) {
 	return true
 }
 
+// look says how much a visit asks the registers.
+type look uint8
+
+const (
+	// quick asks memory first: an empty entry at the read index costs nothing.
+	quick look = iota
+	// settle is the look before going to sleep: it asks until the count is 0, but
+	// leaves a queue alone that is armed and shows nothing.
+	settle
+	// thorough asks in any case.
+	thorough
+)
+
 // Visit makes passes until one takes nothing or bound packets were taken, and
 // returns how many were. A queue that somebody else is visiting is left to
 // them. The error is mmio.ErrGone.
 func (o *OQ) Visit(bound int) (took int, err error) {
-	took, again, err := o.service(bound, true)
+	took, again, err := o.service(bound, thorough)
 	if again && took >= bound {
 		o.cnt.bound.Add(1)
 	}
 	return took, err
 }
 
-// service is a visit, or a slice of a worker's. thorough looks at the registers
-// whatever the memory shows, and ends only when the card says that the count is
-// 0; otherwise an empty entry at the read index ends it without any register
-// access. again asks for another one: within a tick when nothing was taken, at
-// once when the bound was reached.
-func (o *OQ) service(bound int, thorough bool) (took int, again bool, err error) {
+// service is a visit, or a slice of a worker's. again asks for another one:
+// within a tick when nothing was taken, at once when the bound was reached.
+func (o *OQ) service(bound int, l look) (took int, again bool, err error) {
 	if !o.begin() {
 		return 0, false, nil
 	}
+	passes := 0
 	for held := true; held; held = o.end() {
-		for took < bound && (thorough || o.ready()) {
-			n, err := o.pass(bound - took)
+		for took < bound && o.wants(l) {
+			n, err := o.pass(bound-took, l)
 			took += n
 			if err != nil {
 				o.flag.Store(visitFree)
@@ -205,10 +252,27 @@ func (o *OQ) service(bound int, thorough bool) (took int, again bool, err error)
 			if n == 0 {
 				break
 			}
+			if passes++; passes > 1 {
+				o.cnt.drained.Add(1)
+			}
 		}
 		again = o.again || took >= bound
 	}
 	return took, again, nil
+}
+
+// wants tells whether a pass is worth its register accesses.
+func (o *OQ) wants(l look) bool {
+	switch l {
+	case thorough:
+		return true
+	case settle:
+		if !o.armed || o.owed > 0 {
+			return true
+		}
+	case quick:
+	}
+	return o.ready()
 }
 
 // ready tells from memory alone whether a pass would find something at the read
@@ -221,25 +285,36 @@ func (o *OQ) ready() bool {
 }
 
 // pass is one pass of datapath.md 3.8. The order at its end is poison, credit,
-// acknowledge. The caller holds the flag.
-func (o *OQ) pass(budget int) (took int, err error) {
+// acknowledge. A quick pass leaves out clearing the status, which the look
+// before sleeping does. The caller holds the flag.
+func (o *OQ) pass(budget int, l look) (took int, err error) {
 	o.again = false
-	st, err := mmio.Checked64(o.regs, o.status)
-	if err != nil {
-		return 0, err
-	}
-	if st != 0 {
-		mmio.Store64(o.regs, o.status, st)
+	o.doubt = o.doubt || l == thorough
+	if l != quick {
+		st, err := mmio.Checked64(o.regs, o.status)
+		if err != nil {
+			return 0, err
+		}
+		if st != 0 {
+			mmio.Store64(o.regs, o.status, st)
+		}
 	}
 	v, err := mmio.Checked64(o.regs, o.cnts)
 	if err != nil {
 		return 0, err
 	}
 	count := int(csr.CntsCount.Get(v))
+	paid := 0
+	if o.debt.packets > 0 {
+		paid = o.debt.pay(count, o.clock.Now())
+		count -= paid
+	}
 	if count == 0 {
 		took, err = o.behind()
-		return took, o.finish(0, err)
+		o.armed = paid == 0 // a count that was acknowledged may have risen meanwhile
+		return took, o.finish(paid, err)
 	}
+	o.armed = false
 	surplus := 0
 	if count > wire.OQEntries {
 		// More packets than entries: the block has lapped the ring, and what it
@@ -258,7 +333,7 @@ func (o *OQ) pass(budget int) (took int, err error) {
 		o.stuck.kind = notStuck
 		ack += surplus
 	}
-	return took, o.finish(ack, err)
+	return took, o.finish(ack+paid, err)
 }
 
 // finish returns credit for every buffer taken, acknowledges ack packets and
@@ -281,17 +356,26 @@ func (o *OQ) finish(ack int, err error) error {
 }
 
 // credit offers what is owed, never above the ceiling, and carries the rest.
+//
+// The doorbell is read first wherever it could be above what the books say: on
+// every thorough look, after entries were skipped, while something is carried,
+// and while the ceiling is below the grant. Otherwise it reads G + returned - fetched, and no
+// more can have been taken than was fetched: what is owed always fits.
 func (o *OQ) credit() error {
 	if o.owed == 0 {
 		return nil
 	}
-	v, err := mmio.Checked64(o.regs, o.bell)
-	if err != nil {
-		return err
+	give := o.owed
+	ceiling := o.ceiling.Load()
+	if o.doubt || ceiling < o.grant {
+		v, err := mmio.Checked64(o.regs, o.bell)
+		if err != nil {
+			return err
+		}
+		have := max(int32(csr.DBellCount.Get(v)), 0)
+		give = min(o.owed, uint32(max(ceiling-have, 0)))
+		o.doubt = give < o.owed
 	}
-	have := max(int32(csr.DBellCount.Get(v)), 0)
-	room := max(o.ceiling.Load()-have, 0)
-	give := min(o.owed, uint32(room))
 	if give < o.owed {
 		o.cnt.capped.Add(1)
 	}
@@ -441,8 +525,7 @@ func (o *OQ) waited(kind stuckKind) bool {
 // that were visible when the wait began and acknowledges none. A short that
 // nothing counts is stepped over.
 func (o *OQ) behind() (took int, err error) {
-	word := o.word(o.read)
-	l, full := length(word)
+	l, full := length(o.word(o.read))
 	if !full {
 		o.stuck.kind = notStuck
 		return 0, nil
@@ -451,14 +534,20 @@ func (o *OQ) behind() (took int, err error) {
 	if !o.waited(uncounted) {
 		return 0, nil
 	}
-	visible := o.stuck.visible
+	s := o.stuck
 	o.stuck.kind = notStuck
 	if l <= wire.LenOverhead {
 		o.skip(1)
+		o.debt.add(1, o.clock.Now())
 		return 0, nil
 	}
-	took = o.walk(visible)
+	took = o.walk(s.visible)
 	o.cnt.behind.Add(uint64(took))
+	o.debt.add(took, o.clock.Now())
+	if s.visible -= took; s.visible > 0 { // the rest of them has waited as long
+		s.read, s.word = o.read, o.word(o.read)
+		o.stuck = s
+	}
 	return took, nil
 }
 
@@ -484,16 +573,16 @@ func (o *OQ) gap(count int) (lost int, err error) {
 	}
 	resync := steps > 0
 	steps = max(steps, 1)
-	// How many packets are lost is the count less those that can be seen. Both
-	// move while packets arrive: only a count that stands still over the scan is
-	// used, else the next tick tries again.
+	// How many packets are lost is the count less those that can be seen. Packets
+	// that arrive during the scan may be in either: what cannot be told apart is
+	// left to be paid by counts to come.
 	visible := o.scan(o.read+uint32(steps), wire.OQEntries-steps)
 	v, err := mmio.Checked64(o.regs, o.cnts)
 	if err != nil {
 		return 0, err
 	}
-	if int(csr.CntsCount.Get(v)) != count {
-		return 0, nil
+	if more := int(csr.CntsCount.Get(v)) - count; more > 0 {
+		o.debt.add(more, o.clock.Now())
 	}
 	o.stuck.kind = notStuck
 	if resync {
@@ -504,16 +593,25 @@ func (o *OQ) gap(count int) (lost int, err error) {
 }
 
 // next returns how far behind the read index the nearest entry is that holds a
-// packet with a length that can be trusted; 0 means none. Bytes of a span whose
-// head was never written do not look like one.
+// packet with a length that can be trusted; 0 means none. An entry with the
+// constant of the prefix is preferred: the pieces of a span whose head was never
+// written hold whatever its sender chose.
 func (o *OQ) next() int {
+	other := 0
 	for i := 1; i < wire.OQEntries; i++ {
-		l, full := length(o.word(o.read + uint32(i)))
-		if full && l > wire.LenOverhead && l <= wire.MaxLength && wire.Buffers(int(l)) <= wire.OQEntries {
+		at := o.read + uint32(i)
+		l, full := length(o.word(at))
+		if !full || l <= wire.LenOverhead || l > wire.MaxLength || wire.Buffers(int(l)) > wire.OQEntries {
+			continue
+		}
+		if b, _ := o.buffer(at); binary.LittleEndian.Uint32(b[wire.PfxID:]) == wire.PrefixID {
 			return i
 		}
+		if other == 0 {
+			other = i
+		}
 	}
-	return 0
+	return other
 }
 
 // skip steps over n entries that hold no packet. Their credit is owed: the
@@ -527,5 +625,6 @@ func (o *OQ) skip(n int) {
 		o.read++
 	}
 	o.cnt.skipped.Add(uint64(n))
+	o.doubt = true
 	o.moved(uint32(n))
 }

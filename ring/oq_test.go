@@ -1,6 +1,7 @@
 package ring
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"testing"
@@ -37,6 +38,7 @@ type handRegs struct {
 	other           map[uint32]uint64
 	log             []string
 	onStore         func(name string)
+	onLoad          func(name string)
 	reads           int
 }
 
@@ -44,6 +46,9 @@ func (r *handRegs) Size() uint64             { return csr.BAR0Size }
 func (r *handRegs) Load32(off uint32) uint32 { return uint32(r.Load64(off)) }
 func (r *handRegs) Load64(off uint32) uint64 {
 	r.reads++
+	if info, q, _ := csr.Lookup(off); q == 0 && r.onLoad != nil {
+		r.onLoad(info.Name)
+	}
 	if r.gone {
 		return csr.AllOnes
 	}
@@ -130,7 +135,7 @@ const handTag = 0x8100
 func newHand(t *testing.T, change ...func(*Config)) *hand {
 	t.Helper()
 	h := &hand{t: t, regs: &handRegs{other: map[uint32]uint64{}}, clock: &handClock{}, sink: &keep{}}
-	cfg := Config{BAR0: h.regs, DMA: dma.NewInProcess(nowhere{}), Clock: h.clock, Sink: h.sink, GatherFrames: 16, GatherLarge: 4}
+	cfg := Config{BAR0: h.regs, DMA: dma.NewInProcess(nowhere{}, 0), Clock: h.clock, Sink: h.sink, GatherFrames: 16, GatherLarge: 4}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -381,6 +386,7 @@ func TestShortWithNothingBehindItIsSteppedOver(t *testing.T) {
 			}
 			s := h.rings.Stats()
 			assert.Equal(t, []uint64{1, 1, 0}, []uint64{s.Short, s.Skipped, s.Resync})
+			h.clock.now += SweepPeriod // its count may still come until then
 			want := h.bytes(60)
 			h.send(want)
 			assert.Equal(t, 1, h.visit())
@@ -408,6 +414,156 @@ func TestUncountedPacketsAreTakenLateAndNotAcknowledged(t *testing.T) {
 	assert.Equal(t, [][]byte{a, b, c}, h.sink.frames)
 	assert.Equal(t, uint64(3), h.rings.Stats().Behind)
 	assert.NotContains(t, h.regs.log, "OUT_CNTS")
+	h.check()
+}
+
+// Rule 5 with a count that comes late: it belongs to the packet that was taken
+// without it, and must not let the head of a span be taken before its tail.
+func TestLateCountLetsNoSpanBeTakenEarly(t *testing.T) {
+	for name, late := range map[string]time.Duration{"a tick later": tick, "just before it is given up": SweepPeriod - 1} {
+		t.Run(name, func(t *testing.T) {
+			h := newHand(t)
+			h.write(h.bytes(60))
+			assert.Zero(t, h.visit())
+			h.clock.now += twoTicks
+			require.Equal(t, 1, h.visit(), "taken, not counted")
+
+			h.clock.now += late
+			h.regs.outCnts++ // the late count
+			span := h.bytes(9014)
+			at := h.at
+			h.write(span)
+			tail, _ := h.o.buffer(at + 5)
+			held := append([]byte(nil), tail...)
+			dma.Store64(tail, wire.Poison) // the tail is still on its way
+			assert.Zero(t, h.visit(), "not covered by a count of its own")
+			assert.Zero(t, h.regs.outCnts, "the late count is acknowledged")
+			copy(tail, held)
+			h.regs.outCnts++
+			assert.Equal(t, 1, h.visit())
+			assert.Equal(t, span, h.sink.frames[1])
+			h.check()
+		})
+	}
+}
+
+func TestLateCountIsPaidBesideOthers(t *testing.T) {
+	h := newHand(t)
+	h.write(h.bytes(60))
+	h.visit()
+	h.clock.now += twoTicks
+	require.Equal(t, 1, h.visit())
+	h.regs.outCnts++ // late
+	h.send(h.bytes(61))
+	assert.Equal(t, 1, h.visit())
+	h.check()
+
+	h.write(h.bytes(60))
+	h.visit()
+	h.clock.now += twoTicks
+	require.Equal(t, 1, h.visit())
+	assert.True(t, h.o.armed)
+	h.regs.outCnts++ // late, and alone
+	assert.Zero(t, h.visit())
+	assert.False(t, h.o.armed, "another packet may have been counted before the acknowledgement")
+	assert.Zero(t, h.visit())
+	assert.True(t, h.o.armed)
+	h.check()
+}
+
+func TestLateCountOfAShortLetsNoSpanBeTakenEarly(t *testing.T) {
+	h := newHand(t)
+	h.length(0, 74)
+	h.at++
+	h.regs.credit--
+	h.visit()
+	h.clock.now += twoTicks
+	h.visit()
+	require.Equal(t, uint64(1), h.rings.Stats().Short)
+	h.regs.outCnts++ // late
+	h.write(h.bytes(9014))
+	assert.Zero(t, h.visit())
+	h.regs.outCnts++
+	assert.Equal(t, 1, h.visit())
+	h.check()
+}
+
+func TestCountThatNeverComesIsForgotten(t *testing.T) {
+	h := newHand(t)
+	h.write(h.bytes(60))
+	h.visit()
+	h.clock.now += twoTicks
+	require.Equal(t, 1, h.visit())
+	h.clock.now += SweepPeriod
+	want := h.bytes(61)
+	h.send(want)
+	assert.Equal(t, 1, h.visit(), "its count is its own")
+	assert.Equal(t, want, h.sink.frames[1])
+	h.check()
+}
+
+func TestEveryVisiblePacketIsTakenThoughNoneIsCounted(t *testing.T) {
+	h := newHand(t)
+	for range 3*passPackets + 5 {
+		h.write(h.bytes(60))
+	}
+	assert.Zero(t, h.visit())
+	h.clock.now += twoTicks
+	assert.Equal(t, 3*passPackets+5, h.visit(), "in one visit")
+	h.check()
+}
+
+// Packets keep arriving while a gap is measured: it does not wait for silence.
+func TestGapIsClosedUnderSteadyArrivals(t *testing.T) {
+	h := newHand(t)
+	h.at++ // an entry that is never written
+	h.regs.outCnts++
+	h.regs.credit--
+	steady := false
+	h.regs.onLoad = func(name string) {
+		if steady && name == "OUT_CNTS" {
+			h.send(h.bytes(60))
+		}
+	}
+	steady = true
+	most := uint32(0)
+	for range 8 {
+		_, err := h.o.pass(passPackets, thorough)
+		require.NoError(t, err)
+		most = max(most, h.o.debt.packets)
+		h.clock.now += tick
+	}
+	assert.NotEmpty(t, h.sink.frames)
+	assert.Equal(t, uint32(1), most, "what came during the scan may have been counted twice")
+	steady = false
+	for range 200 {
+		h.visit()
+		h.clock.now += tick
+	}
+	s := h.rings.Stats()
+	assert.Equal(t, []uint64{1, 1}, []uint64{s.Resync, s.Skipped})
+	assert.Equal(t, uint64(len(h.sink.frames)), s.Done)
+	h.check()
+}
+
+// Payload bytes of a span without a head may look like a length.
+func TestResyncPrefersAnEntryWithTheCardsConstant(t *testing.T) {
+	h := newHand(t)
+	forged := bytes.Repeat([]byte{0, 0, 0, 0, 0, 0, 0, 134}, 9014/8)
+	h.write(forged[:9008])
+	for i := range uint32(6) { // its head is lost, and its pieces are shifted so that they begin like a length
+		b, _ := h.o.buffer(i)
+		copy(b, forged)
+	}
+	dma.Store64(func() []byte { b, _ := h.o.buffer(0); return b }(), wire.Poison)
+	h.regs.outCnts++
+	want := h.bytes(60)
+	h.send(want)
+	h.visit()
+	h.clock.now += twoTicks
+	h.visit()
+	h.visit()
+	assert.Equal(t, [][]byte{want}, h.sink.frames)
 	h.check()
 }
 
@@ -553,6 +709,47 @@ func TestCreditIsCarriedUntilThereIsRoom(t *testing.T) {
 	h.check()
 }
 
+// The doorbell is looked at where it may be above the books: somebody else gave
+// credit, or the ceiling is below the grant.
+func TestCreditNeverRisesAboveTheCeilingWhateverTheBooksSay(t *testing.T) {
+	h := newHand(t)
+	h.regs.credit += 5 // not ours
+	h.send(h.bytes(60))
+	h.visit()
+	assert.Equal(t, int32(wire.Grant(wire.OQEntries, wire.Watermark))+4, h.regs.credit)
+	assert.Equal(t, uint64(1), h.rings.Stats().Carry)
+	assert.Positive(t, h.rings.Stats().Capped)
+
+	h = newHand(t)
+	h.o.doubt = false // the doorbell is as the books say
+	h.rings.SetCeiling(0, 100)
+	h.send(h.bytes(60))
+	n, _, err := h.o.service(slicePackets, quick)
+	require.NoError(t, err)
+	assert.Equal(t, 1, n)
+	assert.Equal(t, int32(2031), h.regs.credit)
+	assert.Equal(t, uint64(1), h.rings.Stats().Carry)
+}
+
+func TestCarryIsOfferedBeforeEverySleep(t *testing.T) {
+	h := newHand(t)
+	w := h.rings.Workers(1)[0]
+	step := func() {
+		_, _, err := w.Step(WakeBusy)
+		require.NoError(t, err)
+	}
+	step() // the first turn is a sweep
+	h.rings.SetCeiling(0, 100)
+	h.send(h.bytes(60))
+	step()
+	step()
+	require.Equal(t, uint64(1), h.rings.Stats().Carry)
+	h.rings.SetCeiling(0, 2032)
+	step()
+	assert.Zero(t, h.rings.Stats().Carry)
+	h.check()
+}
+
 func TestLappedRingIsReportedAndGoesOn(t *testing.T) {
 	h := newHand(t)
 	for range wire.OQEntries {
@@ -655,7 +852,7 @@ func TestReceivingAllocatesNothing(t *testing.T) {
 func TestIdleLookCostsNoRegisterAccess(t *testing.T) {
 	h := newHand(t)
 	before := h.regs.reads
-	n, again, err := h.o.service(slicePackets, false)
+	n, again, err := h.o.service(slicePackets, quick)
 	assert.NoError(t, err)
 	assert.False(t, again)
 	assert.Zero(t, n)

@@ -140,7 +140,8 @@ func (r *Rings) allocate() error {
 			n: q, regs: r.cfg.BAR0, rec: record(1 + q), verdict: r.cfg.Verdict, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
 			cnts: csr.OutCnts.Queue(q), status: csr.OutIntStatus.Queue(q), bell: csr.OutSlistDBell.Queue(q),
 		}
-		o.ceiling.Store(int32(wire.Grant(wire.OQEntries, r.cfg.Watermark)))
+		o.grant = int32(wire.Grant(wire.OQEntries, r.cfg.Watermark))
+		o.ceiling.Store(o.grant)
 		if o.list, err = r.alloc(fmt.Sprintf("oq%d list", q), wire.OQEntries*wire.ListEntry, regionAlign); err != nil {
 			return err
 		}
@@ -172,7 +173,8 @@ func (r *Rings) OQ(q int) *OQ { return r.oqs[q] }
 // SetCeiling changes the credit that output queue q's doorbell may show, for
 // tests of a starved ring. It never raises it above the grant.
 func (r *Rings) SetCeiling(q, ceiling int) {
-	r.oqs[q].ceiling.Store(int32(min(ceiling, wire.Grant(wire.OQEntries, r.cfg.Watermark))))
+	o := r.oqs[q]
+	o.ceiling.Store(min(int32(ceiling), o.grant))
 }
 
 // ErrLive says that the card's rings are enabled already: somebody programmed
@@ -441,6 +443,24 @@ func (r *Rings) Teardown() error {
 		mmio.Store32(r.cfg.BAR0, csr.OutSlistDBell.Queue(q).Low(), csr.DBellDrain)
 	}
 	return nil
+}
+
+// Left reads from the registers what is under way: instructions that the card
+// has not finished, and packets in host memory that nobody has taken. For the
+// books of a stop, after the workers have ended.
+func (r *Rings) Left() (tx, rx int, err error) {
+	if r.state == stateNew {
+		return 0, 0, nil
+	}
+	tx = r.iq.Settle()
+	for q, o := range r.oqs {
+		v, err := mmio.Checked64(r.cfg.BAR0, o.cnts)
+		if err != nil {
+			return tx, rx, fmt.Errorf("ring: read %s: %w", csr.OutCnts.Queue(q), err)
+		}
+		rx += int(csr.CntsCount.Get(v))
+	}
+	return tx, rx, nil
 }
 
 // Free releases all memory. The caller has made sure that the card can no

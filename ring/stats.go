@@ -5,15 +5,15 @@ import "sync/atomic"
 // oqCounters are the counters of one output queue. Whoever holds the queue's
 // visit writes, anybody reads.
 type oqCounters struct {
-	done, bytes                          atomic.Uint64
-	untagged, dropped                    atomic.Uint64
-	spans, spanBufs, spanMax, spanNoBuf  atomic.Uint64
-	long, short, resync, skipped, ghosts atomic.Uint64
-	lapped, unseen, behind               atomic.Uint64
-	bound, declined, handed              atomic.Uint64
-	capped, returned, carry              atomic.Uint64
-	delivered                            atomic.Uint64
-	wdRuns, wdRescues, wdStalls, intr    atomic.Uint64
+	done, bytes                                atomic.Uint64
+	untagged, dropped                          atomic.Uint64
+	spans, spanBufs, spanMax, spanNoBuf        atomic.Uint64
+	long, short, resync, skipped, ghosts       atomic.Uint64
+	lapped, unseen, behind                     atomic.Uint64
+	bound, declined, handed                    atomic.Uint64
+	capped, returned, carry                    atomic.Uint64
+	delivered                                  atomic.Uint64
+	wdRuns, wdRescues, wdStalls, intr, drained atomic.Uint64
 }
 
 // iqCounters are the counters of the input queue.
@@ -24,33 +24,34 @@ type iqCounters struct {
 // OQStats are the counters of one output queue, under the names of
 // datapath.md 4. Counts are packets unless the name says otherwise.
 type OQStats struct {
-	Ring      int    `json:"ring"`
-	Done      uint64 `json:"rx_done"`
-	Delivered uint64 `json:"rx_delivered"` // handed to the sink
-	Untagged  uint64 `json:"rx_untagged"`
-	Dropped   uint64 `json:"rx_filtered"` // verdict Drop
-	Spans     uint64 `json:"rx_spans"`
-	SpanBufs  uint64 `json:"rx_span_bufs"` // buffers after each span's first
-	SpanMax   uint64 `json:"rx_span_max"`  // largest length word of a span, bytes
-	SpanNoBuf uint64 `json:"rx_span_nobuf"`
-	Long      uint64 `json:"rx_long"`
-	Short     uint64 `json:"rx_short"`
-	Resync    uint64 `json:"rx_resync"`
-	Skipped   uint64 `json:"rx_skipped"` // entries stepped over, shorts included
-	Ghosts    uint64 `json:"rx_ghosts"`  // counted packets of which nothing was ever seen
-	Lapped    uint64 `json:"oq_lapped"`
-	Unseen    uint64 `json:"oq_unseen"`
-	Behind    uint64 `json:"oq_behind"`
-	Bound     uint64 `json:"oq_bound"`
-	Declined  uint64 `json:"oq_declined"`
-	Handed    uint64 `json:"oq_handed"`
-	Capped    uint64 `json:"credit_capped"`
-	Returned  uint64 `json:"credit_returned"` // buffers
-	Carry     uint64 `json:"credit_carry"`    // buffers owed now
-	IntrTaken uint64 `json:"intr_taken"`
-	WdRuns    uint64 `json:"rxwd_runs"`
-	WdRescues uint64 `json:"rxwd_rescues"`
-	WdStalls  uint64 `json:"rxwd_stalls"`
+	Ring        int    `json:"ring"`
+	Done        uint64 `json:"rx_done"`
+	Delivered   uint64 `json:"rx_delivered"` // handed to the sink
+	Untagged    uint64 `json:"rx_untagged"`
+	Dropped     uint64 `json:"rx_filtered"` // verdict Drop
+	Spans       uint64 `json:"rx_spans"`
+	SpanBufs    uint64 `json:"rx_span_bufs"` // buffers after each span's first
+	SpanMax     uint64 `json:"rx_span_max"`  // largest length word of a span, bytes
+	SpanNoBuf   uint64 `json:"rx_span_nobuf"`
+	Long        uint64 `json:"rx_long"`
+	Short       uint64 `json:"rx_short"`
+	Resync      uint64 `json:"rx_resync"`
+	Skipped     uint64 `json:"rx_skipped"` // entries stepped over, shorts included
+	Ghosts      uint64 `json:"rx_ghosts"`  // counted packets of which nothing was ever seen
+	Lapped      uint64 `json:"oq_lapped"`
+	Unseen      uint64 `json:"oq_unseen"`
+	Behind      uint64 `json:"oq_behind"`
+	Bound       uint64 `json:"oq_bound"`
+	Declined    uint64 `json:"oq_declined"`
+	Handed      uint64 `json:"oq_handed"`
+	Capped      uint64 `json:"credit_capped"`
+	Returned    uint64 `json:"credit_returned"` // buffers
+	Carry       uint64 `json:"credit_carry"`    // buffers owed now
+	IntrTaken   uint64 `json:"intr_taken"`      // turns that a message began, at the first queue of their worker
+	IntrDrained uint64 `json:"intr_drained"`    // productive passes after the first of a turn
+	WdRuns      uint64 `json:"rxwd_runs"`
+	WdRescues   uint64 `json:"rxwd_rescues"`
+	WdStalls    uint64 `json:"rxwd_stalls"`
 }
 
 // Stats are the counters of the data path as a whole: sums over the queues, the
@@ -81,7 +82,7 @@ func (c *oqCounters) stats(ring int) OQStats {
 		Long: c.long.Load(), Short: c.short.Load(), Resync: c.resync.Load(), Skipped: c.skipped.Load(), Ghosts: c.ghosts.Load(),
 		Lapped: c.lapped.Load(), Unseen: c.unseen.Load(), Behind: c.behind.Load(), Bound: c.bound.Load(),
 		Declined: c.declined.Load(), Handed: c.handed.Load(), Capped: c.capped.Load(), Returned: c.returned.Load(), Carry: c.carry.Load(),
-		IntrTaken: c.intr.Load(), WdRuns: c.wdRuns.Load(), WdRescues: c.wdRescues.Load(), WdStalls: c.wdStalls.Load(),
+		IntrTaken: c.intr.Load(), IntrDrained: c.drained.Load(), WdRuns: c.wdRuns.Load(), WdRescues: c.wdRescues.Load(), WdStalls: c.wdStalls.Load(),
 	}
 }
 
@@ -110,6 +111,7 @@ func (s *OQStats) add(q *OQStats) {
 	s.Returned += q.Returned
 	s.Carry += q.Carry
 	s.IntrTaken += q.IntrTaken
+	s.IntrDrained += q.IntrDrained
 	s.WdRuns += q.WdRuns
 	s.WdRescues += q.WdRescues
 	s.WdStalls += q.WdStalls

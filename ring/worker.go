@@ -61,13 +61,12 @@ func (w *Worker) Queues() []int {
 	return qs
 }
 
-// poll looks once at each queue in turn and takes up to a slice from each.
-// thorough reads registers on every queue; sweep says that nothing but the
-// watchdog's period made the worker look. tickDue says that some queue wants a
-// look at the next tick.
-func (w *Worker) poll(thorough, sweep bool) (took int, tickDue bool, err error) {
+// poll looks once at each queue in turn and takes up to a slice from each. sweep
+// says that nothing but the watchdog's period made the worker look. tickDue says
+// that some queue wants a look at the next tick.
+func (w *Worker) poll(l look, sweep bool) (took int, tickDue bool, err error) {
 	for i, o := range w.queues {
-		n, again, err := o.service(slicePackets, thorough)
+		n, again, err := o.service(slicePackets, l)
 		if err != nil {
 			return took, false, err
 		}
@@ -106,8 +105,9 @@ const (
 )
 
 // Step is one turn of Run without its sleep: it polls memory until nothing is
-// left, then looks at the registers of every queue, so that no message can be
-// missed by going to sleep. sleep is how long the worker may stay away when no
+// left, then asks the registers of each queue that it took something from until
+// its count is 0, so that the next packet sends a message; the other queues are
+// armed since earlier. Once a sweep's period it asks those of every queue. sleep is how long the worker may stay away when no
 // message comes: 0 after a turn that was busy to the end. It is what stepped
 // tests drive; not safe for concurrent use.
 func (w *Worker) Step(why Wake) (took int, sleep time.Duration, err error) {
@@ -115,7 +115,7 @@ func (w *Worker) Step(why Wake) (took int, sleep time.Duration, err error) {
 		w.queues[0].cnt.intr.Add(1)
 	}
 	for idle := 0; idle < spins; {
-		n, _, err := w.poll(false, why == WakeSweep)
+		n, _, err := w.poll(quick, why == WakeSweep)
 		if err != nil {
 			return took, 0, err
 		}
@@ -131,12 +131,16 @@ func (w *Worker) Step(why Wake) (took int, sleep time.Duration, err error) {
 			break // the other queues' registers are due
 		}
 	}
-	n, tickDue, err := w.poll(true, why == WakeSweep)
+	last := settle
+	if now := w.clock.Now(); why == WakeSweep || now >= w.nextSweep {
+		last = thorough
+		w.nextSweep = now + SweepPeriod
+	}
+	n, tickDue, err := w.poll(last, why == WakeSweep)
 	if err != nil {
 		return took, 0, err
 	}
 	took += n
-	w.nextSweep = w.clock.Now() + SweepPeriod
 	switch {
 	case n > 0:
 		return took, 0, nil

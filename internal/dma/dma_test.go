@@ -90,7 +90,7 @@ func TestRegionBounds(t *testing.T) {
 
 func TestInProcessAlloc(t *testing.T) {
 	d := newTable()
-	p := NewInProcess(d)
+	p := NewInProcess(d, 0)
 	type piece struct{ start, end uint64 }
 	var pieces []piece
 	for _, tt := range []struct {
@@ -125,7 +125,7 @@ func TestInProcessAlloc(t *testing.T) {
 }
 
 func TestInProcessRefuses(t *testing.T) {
-	p := NewInProcess(newTable())
+	p := NewInProcess(newTable(), 0)
 	for _, tt := range []struct {
 		name        string
 		size, align int
@@ -141,7 +141,7 @@ func TestInProcessRefuses(t *testing.T) {
 	t.Run("device refuses the range", func(t *testing.T) {
 		d := newTable()
 		d.refuse = errors.New("full")
-		p := NewInProcess(d)
+		p := NewInProcess(d, 0)
 		_, err := p.Alloc("x", 64, 64)
 		require.ErrorIs(t, err, d.refuse)
 		assert.Empty(t, p.pages)
@@ -150,7 +150,7 @@ func TestInProcessRefuses(t *testing.T) {
 
 func TestInProcessFree(t *testing.T) {
 	d := newTable()
-	p := NewInProcess(d)
+	p := NewInProcess(d, 0)
 	r, err := p.Alloc("r", 5000, 64)
 	require.NoError(t, err)
 	first := r.Bus()
@@ -174,7 +174,7 @@ func TestInProcessFree(t *testing.T) {
 
 func TestInProcessConcurrently(t *testing.T) {
 	d := newTable()
-	p := NewInProcess(d)
+	p := NewInProcess(d, 0)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Add(1)
@@ -204,4 +204,13 @@ func TestLoadsAndStoresAreNative(t *testing.T) {
 	assert.Panics(t, func() { Store64(b[:7], 0) })
 	assert.Panics(t, func() { Load32(b[:3]) })
 	assert.False(t, bytes.Equal(b, make([]byte, 16)))
+}
+
+func TestInProcessStaysAboveWhatTheDeviceWasToldBefore(t *testing.T) {
+	const told = 0x3_0000_0000
+	p := NewInProcess(newTable(), told)
+	r, err := p.Alloc("fresh", 4096, 64)
+	require.NoError(t, err)
+	assert.Greater(t, uint64(r.Bus()), uint64(told))
+	require.NoError(t, p.Free(r))
 }

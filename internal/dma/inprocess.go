@@ -29,9 +29,11 @@ const (
 	pageSize      = 4096
 )
 
-// NewInProcess returns a provider for dev.
-func NewInProcess(dev Mapper) *InProcess {
-	return &InProcess{dev: dev, next: inProcessBase, pages: map[*Region][]byte{}}
+// NewInProcess returns a provider for dev whose bus addresses begin above 4 GiB
+// and above above, the end of what dev was ever told about: no address of an
+// earlier provider is used again.
+func NewInProcess(dev Mapper, above uint64) *InProcess {
+	return &InProcess{dev: dev, next: max(inProcessBase, above+inProcessHole), pages: map[*Region][]byte{}}
 }
 
 // Alloc implements Provider.

@@ -30,7 +30,7 @@ type device struct {
 // New returns the card as a device. The card stays the caller's: Close does not
 // close it. All methods are safe for concurrent use.
 func New(card *hwsim.Card) octep.Device {
-	return &device{card: card, dma: dma.NewInProcess(card)}
+	return &device{card: card, dma: dma.NewInProcess(card, card.TopDMA())}
 }
 
 func (d *device) Name() string      { return Name }

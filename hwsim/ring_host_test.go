@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -78,6 +79,9 @@ func newRingHost(t testing.TB, rsize int, change ...func(*Options)) *ringHost {
 			h.poison(q, i)
 		}
 	}
+	// Last, so that it runs first: the memory is still there. The books are exact at
+	// any moment, so whatever a test leaves behind, they close.
+	t.Cleanup(func() { assert.NoError(t, h.c.CheckConservation()) })
 	return h
 }
 

@@ -112,13 +112,21 @@ func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting s
 }
 
 // busMaster lets the card reach memory, and remembers whether it could before:
-// a start that is refused leaves it as it was found.
+// a start that is refused leaves it as it was found. A card that knows an earlier
+// run's memory is refused first: what lies there now may be somebody else's, and
+// no memory can be adopted.
 func (d *Daemon) busMaster(context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before, err := d.dev.ConfigRead(csr.CfgCommand, 2)
 	if err != nil {
 		return "", fmt.Errorf("read command register: %w", err)
+	}
+	if err := d.ep.CheckFresh(); err != nil {
+		if before&csr.CfgCommandBusMaster != 0 {
+			d.log.Warn("bus mastering is on, as it was found: the card can reach memory", "dev", d.dev.Name())
+		}
+		return "", err
 	}
 	if before&csr.CfgCommandBusMaster != 0 {
 		return "was on", nil
@@ -177,8 +185,11 @@ func (d *Daemon) waitReady(ctx context.Context) (string, error) {
 	return "barmap read", err
 }
 
-// handshake tells the coprocessor about its host, or finds that it knows. Once
-// the coprocessor has answered, Run finishes whatever happens to ctx.
+// handshake tells the coprocessor about its host. One that was done already was
+// about rings of somebody else, who came between the look before bus mastering
+// and this offer: the coprocessor may hold those addresses and never these
+// (design.md, rules 6 and 8). Once the coprocessor has answered, Run finishes
+// whatever happens to ctx.
 func (d *Daemon) handshake(ctx context.Context) (string, error) {
 	h := d.ep.NewHandshake(nil)
 	detail := ""
@@ -186,8 +197,7 @@ func (d *Daemon) handshake(ctx context.Context) (string, error) {
 		clocks, err := h.Run(ctx)
 		detail = fmt.Sprintf("%d MHz", clocks)
 		if errors.Is(err, octep.ErrHandshakeDone) {
-			clocks, err = csr.ClocksPerUS, nil
-			detail = "was done before in this coprocessor boot"
+			return &octep.EarlierRunError{Witness: octep.ErrHandshakeDone.Error()}
 		}
 		d.mu.Lock()
 		d.clocks = clocks

@@ -5,10 +5,10 @@
 // # Bring-up
 //
 //	device            open, ids, BARs decoded
-//	bus-master        the card may reach memory
+//	bus-master        nothing of an earlier run is in the card; it may reach memory
 //	rings             memory, addresses, enables, first credit: before the handshake
 //	ready             the target's endpoint driver and its barmap
-//	handshake         once per coprocessor boot; a finished one is recognised
+//	handshake         once per coprocessor boot; a finished one is refused
 //	interrupt-levels  time part, now that the clock is known
 //	rpc               facility and configuration: minutes after the handshake
 //	platform          assembly text; another board is refused

@@ -66,6 +66,9 @@ func (a *app) replayCommand() *cobra.Command {
 				o.Logger = slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			}
 			r, err := replay.Run(cmd.Context(), o)
+			if errors.Is(err, replay.ErrOverwrite) {
+				return &usageError{err, cmd.UseLine()}
+			}
 			if err != nil {
 				return err
 			}
@@ -104,8 +107,8 @@ func printReplay(w io.Writer, r *replay.Report) {
 		}
 	}
 	fmt.Fprintf(w, "%-4s  %s\n", verdict(r.Difference == 0), sum)
-	fmt.Fprintf(w, "%-4s  of %d frames that reached %s, %d are as they were sent, %d are not, %d were not seen there\n",
-		verdict(r.Altered == 0 && r.Unseen == 0), r.Reached, r.IfName, r.Unaltered, r.Altered, r.Unseen)
+	fmt.Fprintf(w, "%-4s  frames that reached %s: %d, as they were sent %d, altered %d, not seen there %d\n",
+		verdict(r.Altered == 0 && r.Unseen == 0), r.IfName, r.Reached, r.Unaltered, r.Altered, r.Unseen)
 }
 
 // verdict is the word before a check.

@@ -247,7 +247,9 @@ func configuration(root string) (string, error) {
   F1: {mtu: 9000}
 sim:
   wires:
-    PortF1: tap:wire0@/run/netns/lab`)
+    PortF1: tap:wire0@/run/netns/lab
+    PortF2: pcap:web.pcap,answers.pcapng@wire,rewrite-mac
+    Port1: loop:Port2`)
 	return d.String(), nil
 }
 

@@ -21,15 +21,15 @@ type Options struct {
 	Logger     *slog.Logger
 }
 
-// errOverwrite says that a recording would destroy what is replayed.
-var errOverwrite = errors.New("it would be overwritten while it is read: name another file")
+// ErrOverwrite says that a recording would destroy what is replayed.
+var ErrOverwrite = errors.New("it would be overwritten while it is read: name another file")
 
 // errNothing says that a capture has nothing that could be sent.
 var errNothing = errors.New("no whole packet in it")
 
 // Run replays a capture and returns where its frames ended, also when a sum does
 // not close. Errors: *capture.FormatError before anything was done;
-// *board.MTURangeError; EPERM without the right to make a network namespace; the
+// *board.MTURangeError; ErrOverwrite; EPERM without the right to make a network namespace; the
 // context's; whatever kept the card from coming up.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.MTU != 0 {
@@ -48,7 +48,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("replay %s: %w: %d packets, %d of them cut short by a snap length", o.In, errNothing, s.Packets, s.Cut)
 	}
 	if o.Out != "" && capture.Same(o.In, o.Out) {
-		return nil, fmt.Errorf("record to %s: %w", o.Out, errOverwrite)
+		return nil, fmt.Errorf("record to %s: %w", o.Out, ErrOverwrite)
 	}
 	r := &Report{Schema: Schema, File: o.In, IfName: o.Port.Name, Label: o.Port.Label, Pace: o.Pace, Out: o.Out, Ends: []End{}}
 	r.about(s)

@@ -208,7 +208,9 @@ type Stats struct {
 // switch_dropped, overrun, filtered, no_fast_path and passed (seen by the fast
 // path, whose own counters say more), or still on the wire. out are the frames
 // that left; out_link_down and out_switch_dropped did not, though the
-// coprocessor counts them as sent.
+// coprocessor counts them as sent, and out_refused left and found nobody to take
+// them. A wire with a capture adds replay_sent, replay_cut (kept only in part by
+// the capture, not sent) and recorded.
 type WireStats struct {
 	IfName   string            `json:"ifname"`
 	Label    string            `json:"label"`

@@ -109,8 +109,8 @@ func (p *Packets) Next(ctx context.Context) ([]byte, error) {
 	switch {
 	case waitErr != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
-	case waitErr != nil:
-		return nil, fmt.Errorf("netlab: receive a frame: %w", waitErr)
+	case waitErr != nil: // the poller's own word for a closed file
+		return nil, fmt.Errorf("netlab: receive a frame: %w: %v", os.ErrClosed, waitErr)
 	case err != nil:
 		return nil, fmt.Errorf("netlab: receive a frame: %w", err)
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:

@@ -101,7 +101,7 @@ func TestUsage(t *testing.T) {
 		{"run with no file", []string{"run", "--sim", "--config", filepath.Join(dir, "x.yaml")}, 1, "no such file", ""},
 		{"config check refuses", []string{"config", "check", bad}, 2, bad + `:2: unknown key "watermrk"`, ""},
 		{"config check accepts", []string{"config", "check", good}, 0, "accepted", ""},
-		{"config show has every default", []string{"config", "show", good}, 0, "", "socket: /run/oxpd/oxpd.sock\nworkers: 1\nwatermark: 1024\nlink-poll: 1s\nreconcile: 1s\nsim:\n  timeline: compressed\n  seed: 1\n"},
+		{"config show has every default", []string{"config", "show", good}, 0, "", "socket: /run/oxpd/oxpd.sock\nworkers: 1\nwatermark: 1024\ndma-bits: 36\nlink-poll: 1s\nreconcile: 1s\nsim:\n  timeline: compressed\n  seed: 1\n"},
 		{"no command prints help", nil, 0, "", "Available Commands:"},
 		{"version", []string{"version"}, 0, "", "oxpd " + version},
 		{"version as JSON", []string{"version", "--json"}, 0, "", `"schema": 1`},

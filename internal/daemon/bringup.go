@@ -139,7 +139,7 @@ func (d *Daemon) busMaster(context.Context) (string, error) {
 // come at the packet level alone until the clock is known.
 func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	rings, err := ring.New(ring.Config{
-		BAR0: d.dev.BAR0(), DMA: d.dev.DMA(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.cfg.Watermark,
+		BAR0: d.dev.BAR0(), DMA: d.memory(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.cfg.Watermark,
 	})
 	if err != nil {
 		return "", err
@@ -237,10 +237,13 @@ func (d *Daemon) openRPC(ctx context.Context) (string, error) {
 	return "configured", err
 }
 
+// memory is where everything comes from that the card is told about.
+func (d *Daemon) memory() dma.Provider { return dma.Limit(d.dev.DMA(), d.cfg.DMABits) }
+
 // rpcBuffer allocates a command buffer; all of them are kept until the card can
 // no longer reach them.
 func (d *Daemon) rpcBuffer() (*dma.Region, error) {
-	r, err := d.dev.DMA().Alloc("rpc command", msg.BufferSize, msg.BufferAlign)
+	r, err := d.memory().Alloc("rpc command", msg.BufferSize, msg.BufferAlign)
 	if err != nil {
 		return nil, fmt.Errorf("allocate rpc buffer: %w", err)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/dma"
 	"oxpd/ring/wire"
 )
 
@@ -35,6 +36,8 @@ const (
 	maxPoll      = time.Minute
 	minWatermark = wire.FetchBatch
 	maxWatermark = 0x1000
+	minDMABits   = 32
+	maxDMABits   = 64
 )
 
 // Config is the whole file. The zero value is not valid; Default is.
@@ -45,6 +48,8 @@ type Config struct {
 	Workers int `yaml:"workers"`
 	// Watermark is the credit level, in buffers, under which the card stops fetching (hardware/datapath.md 3.7).
 	Watermark int `yaml:"watermark"`
+	// DMABits is the widest bus address, in bits, that the card is told; memory above is refused (hardware/rpc-lif.md 12).
+	DMABits int `yaml:"dma-bits"`
 	// LinkPoll is the time between two links read, one port at a time.
 	LinkPoll Duration `yaml:"link-poll"`
 	// Reconcile is the time between two LIFs read back, one port at a time.
@@ -99,6 +104,7 @@ func Default() Config {
 	return Config{
 		Socket:    client.DefaultSocket,
 		Watermark: wire.Watermark,
+		DMABits:   dma.DefaultBits,
 		LinkPoll:  Duration(time.Second),
 		Reconcile: Duration(time.Second),
 		Sim:       Sim{Timeline: TimelineCompressed, Seed: 1},
@@ -179,6 +185,9 @@ func (c Config) check(name string, at *yaml.Node) error {
 		bad([]string{"watermark"}, "%d is out of range: want %d to %d", c.Watermark, minWatermark, maxWatermark)
 	} else if c.Watermark%wire.FetchBatch != 0 {
 		bad([]string{"watermark"}, "%d is not a multiple of %d", c.Watermark, wire.FetchBatch)
+	}
+	if c.DMABits < minDMABits || c.DMABits > maxDMABits {
+		bad([]string{dma.WidthKey}, "%d is out of range: want %d to %d", c.DMABits, minDMABits, maxDMABits)
 	}
 	for _, d := range []struct {
 		key string

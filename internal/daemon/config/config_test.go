@@ -18,6 +18,7 @@ func TestParse(t *testing.T) {
 socket: /tmp/x.sock
 workers: 3
 watermark: 0x200
+dma-bits: 48
 link-poll: 250ms
 ports:
   PortF1: {mtu: 9000}
@@ -29,7 +30,7 @@ sim:
 `))
 	require.NoError(t, err)
 	want := Default()
-	want.Socket, want.Workers, want.Watermark, want.LinkPoll = "/tmp/x.sock", 3, 0x200, Duration(250*time.Millisecond)
+	want.Socket, want.Workers, want.Watermark, want.DMABits, want.LinkPoll = "/tmp/x.sock", 3, 0x200, 48, Duration(250*time.Millisecond)
 	want.Ports = map[string]Port{"PortF1": {MTU: 9000}}
 	want.Sim = Sim{Timeline: TimelineReal, Seed: 7, Wires: map[string]string{"F1": "tap:far1@/run/netns/far"}}
 	assert.Equal(t, want, c)
@@ -61,6 +62,8 @@ func TestParseRefuses(t *testing.T) {
 		{"workers below zero", "workers: -1", "f:1: workers: -1 is out of range: want 0 to 8"},
 		{"watermark below a batch", "watermark: 15", "f:1: watermark: 15 is out of range: want 16 to 4096"},
 		{"watermark between batches", "watermark: 100", "f:1: watermark: 100 is not a multiple of 16"},
+		{"addresses below 32 bits", "dma-bits: 31", "f:1: dma-bits: 31 is out of range: want 32 to 64"},
+		{"addresses above 64 bits", "dma-bits: 65", "f:1: dma-bits: 65 is out of range: want 32 to 64"},
 		{"poll too fast", "link-poll: 1ms", "f:1: link-poll: 1ms is out of range: want 10ms to 1m0s"},
 		{"not a duration", "link-poll: 5", `f:1: "5" is not a duration: want 1s, 250ms`},
 		{"mtu below", "ports:\n  oxp1:\n    mtu: 71\n", "f:3: ports.oxp1.mtu: mtu 71 is out of range: want 72 to 9000"},

@@ -14,6 +14,7 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/internal/board"
+	"oxpd/internal/dma"
 	"oxpd/internal/simdev"
 	"oxpd/octep"
 	"oxpd/octep/csr"
@@ -36,6 +37,12 @@ type benchOption func(*hwsim.Options, *Config)
 
 func newBench(t testing.TB, sink Sink, options ...benchOption) *bench {
 	t.Helper()
+	return newBenchOn(t, sink, nil, options...)
+}
+
+// newBenchOn is newBench with memory of the test's choice; nil is the device's.
+func newBenchOn(t testing.TB, sink Sink, memory func(*hwsim.Card) dma.Provider, options ...benchOption) *bench {
+	t.Helper()
 	ho := hwsim.Options{Seed: 1}
 	cfg := Config{Sink: sink}
 	for _, o := range options {
@@ -47,6 +54,9 @@ func newBench(t testing.TB, sink Sink, options ...benchOption) *bench {
 	require.NoError(t, err)
 	require.NoError(t, b.dev.ConfigWrite(4, 2, cmd|6)) // memory decoding, bus mastering
 	cfg.BAR0, cfg.DMA, cfg.Clock = b.dev.BAR0(), b.dev.DMA(), b.card.Clock()
+	if memory != nil {
+		cfg.DMA = memory(b.card)
+	}
 	b.rings, err = New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, b.rings.Program(context.Background()))

@@ -69,7 +69,7 @@ func (e *Endpoint) CheckFresh() error {
 	}
 	// A target that is not ready yet has no fast path, and a barmap that cannot be
 	// read is WaitReady's to refuse.
-	if _, err := e.tryReady(); errors.Is(err, mmio.ErrGone) {
+	if _, err := e.Ready(); errors.Is(err, mmio.ErrGone) {
 		return err
 	}
 	if e.FastPathUp() {

@@ -172,6 +172,7 @@ func checkRingInfo(v uint64) (RingInfo, error) {
 type Endpoint struct {
 	dev   Device
 	cfg   Config
+	rinfo uint64
 	rings RingInfo
 	guard *guard
 
@@ -238,6 +239,7 @@ func (e *Endpoint) readRingInfo() error {
 	if err != nil {
 		return err
 	}
+	e.rinfo = v
 	e.rings, err = checkRingInfo(v)
 	return err
 }

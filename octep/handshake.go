@@ -199,6 +199,32 @@ func sortWord(v uint64) word {
 	}
 }
 
+// describe is a state's name for output and its sentence for people.
+func (w word) describe() (name, words string) {
+	switch w {
+	case wordIdle:
+		return "idle", "nothing is offered; so it reads after a reset, and again from the end of a handshake until the fast path opens its port, minutes later"
+	case wordOffer:
+		return "offered", "a host has offered itself and nobody has answered yet"
+	case wordAsk:
+		return "asked", "the coprocessor asks who its host is: an exchange is under way, and a core of it spins until it is answered"
+	case wordInfo:
+		return "answered", "a host has answered, and the coprocessor has not taken it yet"
+	case wordReply:
+		return "received", "the coprocessor has taken the answer: an exchange is under way, and a core of it spins until the host completes it"
+	case wordCompleted:
+		return "completed", "a host has completed the handshake, and the coprocessor has only to say so"
+	case wordStarted:
+		return "started", "the handshake is history: the register shows the ports that the fast path has started"
+	default:
+		return "foreign", "the word is not of the handshake: another driver uses the register"
+	}
+}
+
+// HandshakeWord says what SLI_EPF_SCRATCH shows: the state's name (idle, offered,
+// asked, answered, received, completed, started, foreign) and a sentence about it.
+func HandshakeWord(v uint64) (name, words string) { return sortWord(v).describe() }
+
 func (h *Handshake) load() (uint64, word, error) {
 	v, err := h.e.load(csr.SLIScratch)
 	return v, sortWord(v), err

@@ -63,7 +63,7 @@ func (e *Endpoint) WaitReady(ctx context.Context) error {
 	start := e.cfg.Clock.Now()
 	badSince := time.Duration(-1)
 	for {
-		awaiting, err := e.tryReady()
+		awaiting, err := e.Ready()
 		now := e.cfg.Clock.Now()
 		var bad *BarmapError
 		switch {
@@ -93,8 +93,12 @@ func (e *Endpoint) WaitReady(ctx context.Context) error {
 	}
 }
 
-// tryReady looks once. It returns what is still missing, or "" when ready.
-func (e *Endpoint) tryReady() (awaiting string, err error) {
+// Ready looks once and waits for nothing. It returns what is still missing, or ""
+// when the target's endpoint driver is up and the barmap sound. It only loads.
+//
+// Errors: mmio.ErrGone, *VersionError, *BarmapError; one about a record may be a
+// table that is being written.
+func (e *Endpoint) Ready() (awaiting string, err error) {
 	v, err := e.load(csr.SDPScratch)
 	if err != nil {
 		return "", err

@@ -24,7 +24,8 @@ func sharedCard(t *testing.T, tl hwsim.Timeline) *hwsim.Card {
 	return c
 }
 
-// pour sends frames into a front port until the test ends.
+// pour sends frames into a front port until the test ends, slowly: the credit that
+// a stopped daemon leaves behind lasts for a second.
 func pour(t *testing.T, c *hwsim.Card, tag uint16) {
 	t.Helper()
 	stop := make(chan struct{})
@@ -38,11 +39,8 @@ func pour(t *testing.T, c *hwsim.Card, tag uint16) {
 			case <-stop:
 				return
 			default:
-				if w.Backlog() < 64 {
-					w.Send(f)
-				} else {
-					time.Sleep(100 * time.Microsecond)
-				}
+				w.Send(f)
+				time.Sleep(500 * time.Microsecond)
 			}
 		}
 	}()

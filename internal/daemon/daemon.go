@@ -55,6 +55,7 @@ type Daemon struct {
 	owners [board.Ports]*owner
 
 	tasks sync.WaitGroup // everything that runs while the card is up
+	visit *gate          // control requests that use the card beside the tasks
 	lost  chan error     // capacity 1: the card has gone, or something that cannot go on
 	ended chan struct{}  // closed when the stop sequence is done
 
@@ -88,7 +89,7 @@ type Daemon struct {
 func New(o Options) *Daemon {
 	d := &Daemon{
 		o: o, cfg: o.Config, log: o.Logger, clock: o.Clock, fan: newFanout(), taps: map[*port.Port]bool{},
-		lost: make(chan error, 1), ended: make(chan struct{}), stopAsk: make(chan struct{}), state: client.StateBringUp,
+		visit: newGate(), lost: make(chan error, 1), ended: make(chan struct{}), stopAsk: make(chan struct{}), state: client.StateBringUp,
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -106,10 +107,7 @@ func New(o Options) *Daemon {
 	return d
 }
 
-const (
-	answerLimit = 3 * time.Second // wall clock, for answers in progress when the daemon ends
-	stopLimit   = 10 * time.Second
-)
+const answerLimit = 3 * time.Second // wall clock, for answers in progress when the daemon ends
 
 // Run is the daemon's life: it listens, brings the card up, and serves until ctx
 // ends, a client asks for the end, or the bring-up meets what waiting does not
@@ -198,11 +196,19 @@ func (d *Daemon) serve(ctx context.Context, up <-chan error, cancel context.Canc
 				<-up
 				up = nil
 			}
-			d.tasks.Wait()
+			d.quiet()
 			d.carrierOff()
 			d.setState(client.StateFailed)
 		}
 	}
+}
+
+// quiet waits until nobody uses the card: the tasks, once run has ended, and the
+// control requests. It is false when a request is still inside after its bound.
+func (d *Daemon) quiet() bool {
+	out := d.visit.close(visitLimit)
+	d.tasks.Wait()
+	return out
 }
 
 // lose reports that the card has gone; only the first report counts.

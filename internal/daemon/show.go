@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -173,17 +174,25 @@ func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int) (client.MTU,
 
 // counters implements control: the one reading request that asks the card.
 func (d *Daemon) counters(ctx context.Context) (client.Counters, error) {
-	d.mu.Lock()
-	state := d.state
-	d.mu.Unlock()
 	var (
 		sys   [msg.CountersSys]uint64
 		ports [msg.CountersPort][msg.CountersPortStride]uint64
 	)
-	if state == client.StateStopping || state == client.StateFailed {
-		return client.Counters{}, &refusal{fmt.Errorf("read counters: the daemon is %s", state), client.CodeNotReady}
+	ended := func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return &refusal{fmt.Errorf("read counters: the daemon is %s", d.state), client.CodeNotReady}
 	}
-	if err := d.table.counters(ctx, &sys, &ports); err != nil {
+	visit, leave, ok := d.visit.enter(ctx)
+	if !ok {
+		return client.Counters{}, ended()
+	}
+	err := d.table.counters(visit, &sys, &ports)
+	leave()
+	switch {
+	case err != nil && ctx.Err() == nil && errors.Is(err, context.Canceled):
+		return client.Counters{}, ended()
+	case err != nil:
 		return client.Counters{}, fmt.Errorf("read counters: %w", err)
 	}
 	out := client.Counters{Schema: client.Schema}

@@ -16,7 +16,7 @@ import (
 // shutdown is the one stop sequence. It runs after run has ended and the bring-up
 // has returned, so any handshake is finished.
 func (d *Daemon) shutdown() error {
-	d.tasks.Wait() // nobody posts, nobody takes frames
+	quiet := d.quiet() // nobody posts, nobody takes frames, nobody sends a command
 
 	// Nothing else changes these any more; readers on the control socket go on.
 	d.mu.Lock()
@@ -57,12 +57,12 @@ func (d *Daemon) shutdown() error {
 		}
 	}
 	if dev != nil {
-		released, err := d.release(dev, regions, armed, master)
+		released, err := d.release(dev, regions, armed, master, quiet)
 		errs = append(errs, err)
 		result.MemoryKept = !released
-		if released && armed {
-			result.RebootNeeded = true
-		}
+		result.RebootNeeded = result.RebootNeeded || armed && !dev.DMA().Keeps()
+	}
+	if dev != nil && quiet {
 		d.mu.Lock()
 		d.closed = true
 		d.mu.Unlock()
@@ -82,9 +82,9 @@ func (d *Daemon) shutdown() error {
 
 // release decides about the memory that the card knows (design.md, rule 7): kept
 // when its provider keeps it; otherwise bus mastering is cleared before it goes;
-// and when that cannot be proven, it is left to the end of the process. It tells
-// whether memory was released.
-func (d *Daemon) release(dev octep.Device, regions []*dma.Region, armed, master bool) (bool, error) {
+// and when that cannot be proven, or somebody of this process may still use it, it
+// is left to the end of the process. It tells whether memory was released.
+func (d *Daemon) release(dev octep.Device, regions []*dma.Region, armed, master, quiet bool) (bool, error) {
 	if armed && dev.DMA().Keeps() {
 		return false, nil
 	}
@@ -96,6 +96,9 @@ func (d *Daemon) release(dev octep.Device, regions []*dma.Region, armed, master 
 			}
 			return false, err
 		}
+	}
+	if !quiet {
+		return false, errors.New("a request on the control socket does not come back from the card: memory is not released")
 	}
 	var errs []error
 	if rings := d.rings; rings != nil {

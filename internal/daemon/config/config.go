@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"sort"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -128,19 +129,20 @@ func (e *Error) Error() string {
 // Load reads a file over the defaults. A file that is there and wrong gives one
 // or more *Error, joined; one that cannot be read gives the system's error.
 func Load(path string) (Config, error) {
-	// A pipe nobody writes to would be waited for, silently and for ever.
-	fi, err := os.Stat(path)
+	// Not blocking: a pipe that nobody writes to would be waited for, silently and
+	// for ever, already by open.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
 	if !fi.Mode().IsRegular() {
 		return Config{}, &Error{path, 0, "not a regular file"}
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return Config{}, fmt.Errorf("read configuration: %w", err)
-	}
-	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
@@ -175,8 +177,8 @@ func (c Config) check(name string, at *yaml.Node) error {
 	bad := func(path []string, format string, args ...any) {
 		errs = append(errs, &Error{name, line(at, path), strings.Join(path, ".") + ": " + fmt.Sprintf(format, args...)})
 	}
-	if c.Socket == "" {
-		bad([]string{"socket"}, "empty: want a path")
+	if err := client.CheckSocket(c.Socket); err != nil {
+		bad([]string{"socket"}, "%v", err)
 	}
 	if c.Workers < 0 || c.Workers > maxWorkers {
 		bad([]string{"workers"}, "%d is out of range: want 0 to %d", c.Workers, maxWorkers)

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +77,18 @@ func TestParseRefuses(t *testing.T) {
 		{"two wires at one port", "sim:\n  wires:\n    F1: tap:a\n    PortF1: tap:b\n", `f:4: sim.wires.PortF1: is oxp9 (PortF1), which is set as "F1" already`},
 		{"wire at no port", "sim: {wires: {eth0: 'tap:a'}}", `f:1: sim.wires.eth0: unknown port "eth0": want oxp1 to oxp12, Port1 to Port8, PortF1 to PortF4, or F1 to F4`},
 		{"empty socket", "socket: ''", "f:1: socket: empty: want a path"},
+		{"socket too long", "socket: /" + strings.Repeat("s", 107), "f:1: socket: /" + strings.Repeat("s", 107) + " has 108 bytes: the path of a socket has at most 107"},
+		{"socket that is a folder", "socket: /run/", `f:1: socket: "/run/" is a directory: want the path of a socket`},
+		{"one interface at two ports", "sim:\n  wires:\n    F1: tap:a\n    F2: tap:a\n", "f:4: sim.wires.F2: interface a hangs at F1 already: name another one"},
+		{"one interface in one namespace by two paths", "sim:\n  wires:\n    F1: tap:a@/run/netns/x\n    F2: tap:a@/run/netns/./x\n", "f:4: sim.wires.F2: interface a hangs at F1 already: name another one"},
+		{"wire with a pattern", "sim: {wires: {F1: 'tap:w%d'}}", `f:1: sim.wires.F1: wire "tap:w%d": "w%d" is no interface name: no / : % or space may be in it`},
+		{"wire with a colon", "sim: {wires: {F1: 'tap:w:0'}}", `f:1: sim.wires.F1: wire "tap:w:0": "w:0" is no interface name: no / : % or space may be in it`},
+		{"wire with a tab", `sim: {wires: {F1: "tap:w\t0"}}`, `f:1: sim.wires.F1: wire "tap:w\t0": "w\t0" is no interface name: no / : % or space may be in it`},
+		{"wire with two dots", "sim: {wires: {F1: 'tap:..'}}", `f:1: sim.wires.F1: wire "tap:..": ".." is no interface name: no / : % or space may be in it`},
+		{"wire of 16 bytes", "sim: {wires: {F1: 'tap:0123456789abcdef'}}", `f:1: sim.wires.F1: wire "tap:0123456789abcdef": interface name "0123456789abcdef" is longer than 15 bytes`},
+		{"wire on the loopback interface", "sim: {wires: {F1: 'tap:lo@/run/netns/x'}}", `f:1: sim.wires.F1: wire "tap:lo@/run/netns/x": "lo" is the loopback interface of every network namespace: want another name`},
+		{"wire with the name of a port's interface", "sim: {wires: {F1: 'tap:oxp3'}}", `f:1: sim.wires.F1: wire "tap:oxp3": oxp3 is the name of the port's own interface: name it otherwise, or put it into another network namespace`},
+		{"wire in a namespace without its folder", "sim: {wires: {F1: 'tap:a@far'}}", `f:1: sim.wires.F1: wire "tap:a@far": "far" is no absolute path of a network namespace: want one such as /run/netns/far`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Parse("f", []byte(tc.text))
@@ -116,6 +129,61 @@ func TestLoad(t *testing.T) {
 	assert.ErrorContains(t, err, "not a regular file")
 	_, err = Load(t.TempDir())
 	assert.ErrorContains(t, err, "not a regular file")
+}
+
+// TestLoadAsksTheFileItOpens: whatever is put in its place between two looks, and
+// without waiting for somebody at the other end of a pipe.
+func TestLoadAsksTheFileItOpens(t *testing.T) {
+	dir := t.TempDir()
+	path, pipe, file := filepath.Join(dir, "c.yaml"), filepath.Join(dir, "pipe"), filepath.Join(dir, "file")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("workers: 1\n"), 0o600))
+	require.NoError(t, os.Symlink(file, path))
+	stop, swapped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(swapped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_ = os.Symlink([]string{pipe, file}[i%2], path+".new")
+			_ = os.Rename(path+".new", path)
+		}
+	}()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 2000 {
+			_, _ = Load(path)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		f, err := os.OpenFile(pipe, os.O_RDWR, 0) // lets it go
+		require.NoError(t, err)
+		defer f.Close()
+		t.Error("waits for somebody at the other end of a pipe")
+	}
+	close(stop)
+	<-swapped
+}
+
+func TestMissing(t *testing.T) {
+	dir := t.TempDir()
+	have := filepath.Join(dir, "have")
+	require.NoError(t, os.WriteFile(have, nil, 0o600))
+	c := Default()
+	c.Sim.Wires = map[string]string{
+		"oxp1": "tap:a", "oxp2": "tap:a@" + have, "oxp3": "tap:a@" + dir + "/ns", "oxp4": "pcap:" + dir + "/in", "oxp5": "pcap:," + dir + "/out", "oxp6": "loop:oxp7",
+	}
+	assert.Equal(t, []string{
+		"sim.wires.oxp3: network namespace: stat " + dir + "/ns: no such file or directory",
+		"sim.wires.oxp4: capture: stat " + dir + "/in: no such file or directory",
+	}, c.Missing())
+	require.NoError(t, c.Check())
 }
 
 func FuzzParse(f *testing.F) {

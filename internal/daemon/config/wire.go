@@ -2,9 +2,11 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"oxpd/internal/board"
 )
@@ -88,14 +90,36 @@ func ParseWire(s string) (Wire, error) {
 func (w *Wire) parseTAP(s string) error {
 	name, ns, at := strings.Cut(s, "@")
 	switch {
-	case name == "" || strings.ContainsAny(name, "/ "):
-		return fmt.Errorf("%q is no interface name: want tap:NAME or tap:NAME@PATH", name)
-	case len(name) > maxIfName:
-		return fmt.Errorf("interface name %q is longer than %d bytes", name, maxIfName)
+	case name == "":
+		return fmt.Errorf("no interface name: want tap:NAME or tap:NAME@PATH")
 	case at && ns == "":
 		return fmt.Errorf("nothing behind @: want tap:NAME@PATH, the path of a network namespace")
+	case at && !filepath.IsAbs(ns):
+		return fmt.Errorf("%q is no absolute path of a network namespace: want one such as /run/netns/%s", ns, filepath.Base(ns))
+	}
+	if err := checkIfName(name); err != nil {
+		return err
+	}
+	if p, err := board.Parse(name); err == nil && !at && name == p.Name {
+		return fmt.Errorf("%s is the name of the port's own interface: name it otherwise, or put it into another network namespace", name)
 	}
 	w.TAP, w.NetNS = name, ns
+	return nil
+}
+
+// checkIfName refuses what the kernel takes for no name of an interface, and what
+// it would make another name of.
+func checkIfName(name string) error {
+	switch {
+	case len(name) > maxIfName:
+		return fmt.Errorf("interface name %q is longer than %d bytes", name, maxIfName)
+	case name == "." || name == "..", strings.ContainsFunc(name, func(r rune) bool {
+		return strings.ContainsRune("/:%", r) || unicode.IsSpace(r) || !unicode.IsPrint(r)
+	}):
+		return fmt.Errorf("%q is no interface name: no / : %% or space may be in it", name)
+	case name == "lo":
+		return fmt.Errorf("%q is the loopback interface of every network namespace: want another name", name)
+	}
 	return nil
 }
 
@@ -184,6 +208,7 @@ func (w Wire) String() string {
 func (c Config) checkWires(bad func(path []string, format string, args ...any)) {
 	at := map[int]string{}       // key of the wire at a port
 	files := map[string]string{} // key that records a file
+	taps := map[string]string{}  // key that has an interface
 	wires := map[string]Wire{}
 	for _, k := range keys(c.Sim.Wires) {
 		path := []string{"sim", "wires", k}
@@ -204,6 +229,16 @@ func (c Config) checkWires(bad func(path []string, format string, args ...any)) 
 		if w.Kind == WireLoop && w.Peer.Index == p.Index {
 			bad(path, "a cable from %s to itself: name another port", p)
 			continue
+		}
+		if w.Kind == WireTAP {
+			tap := w.TAP + "@"
+			if w.NetNS != "" {
+				tap += filepath.Clean(w.NetNS)
+			}
+			if first, ok := taps[tap]; ok {
+				bad(path, "interface %s hangs at %s already: name another one", w.TAP, first)
+			}
+			taps[tap] = k
 		}
 		if w.Out != "" {
 			out := filepath.Clean(w.Out)
@@ -235,4 +270,26 @@ func (c Config) checkWires(bad func(path []string, format string, args ...any)) 
 			}
 		}
 	}
+}
+
+// Missing names what the configuration needs and this machine does not have at
+// the moment: network namespaces and captures. They may still be made before the
+// daemon starts, so Check says nothing about them.
+func (c Config) Missing() []string {
+	var out []string
+	for _, k := range keys(c.Sim.Wires) {
+		w, err := ParseWire(c.Sim.Wires[k])
+		if err != nil {
+			continue // Check's
+		}
+		for _, f := range []struct{ what, path string }{{"network namespace", w.NetNS}, {"capture", w.In}} {
+			if f.path == "" {
+				continue
+			}
+			if _, err := os.Stat(f.path); err != nil {
+				out = append(out, fmt.Sprintf("sim.wires.%s: %s: %v", k, f.what, err))
+			}
+		}
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package hwsim
 
 import (
 	"encoding/binary"
+	"runtime"
 	"testing"
 	"time"
 
@@ -67,7 +68,7 @@ func newRingHost(t testing.TB, rsize int, change ...func(*Options)) *ringHost {
 		f(&o)
 	}
 	h := &ringHost{t: t, c: New(o), rsize: rsize}
-	t.Cleanup(h.c.Close)
+	atEnd(t, h.c, h.c.Close)
 	h.c.ConfigWrite(0x04, 2, 0x0006)
 	h.instr = hostMemory(t, h.c, busInstr, hSlots*hInstr)
 	h.slots = hostMemory(t, h.c, busSlots, hSlots*hStride+4096-hSlots*hStride%4096)
@@ -81,8 +82,23 @@ func newRingHost(t testing.TB, rsize int, change ...func(*Options)) *ringHost {
 	}
 	// Last, so that it runs first: the memory is still there. The books are exact at
 	// any moment, so whatever a test leaves behind, they close.
-	t.Cleanup(func() { assert.NoError(t, h.c.CheckConservation()) })
+	atEnd(t, h.c, func() { assert.NoError(t, h.c.CheckConservation()) })
 	return h
+}
+
+// atEnd runs fn when the test has ended, unless a panic has left the card locked:
+// the panic shall be seen and not a hang.
+func atEnd(t testing.TB, c *Card, fn func()) {
+	t.Cleanup(func() {
+		for end := time.Now().Add(time.Second); !c.mu.TryLock(); runtime.Gosched() {
+			if time.Now().After(end) {
+				t.Error("the card stays locked")
+				return
+			}
+		}
+		c.mu.Unlock()
+		fn()
+	})
 }
 
 func (h *ringHost) buf(q, i int) uint64 { return busBufs + uint64(q)<<24 + uint64(i*hBufGap) }

@@ -39,7 +39,7 @@ func newMiniHost(t *testing.T, change ...func(*Options)) *miniHost {
 		fn(&o)
 	}
 	h := &miniHost{t: t, c: New(o), mem: make([]byte, 64<<10), buf: tBus}
-	t.Cleanup(h.c.Close)
+	atEnd(t, h.c, h.c.Close)
 	h.c.ConfigWrite(4, 2, 6) // memory decoding, bus mastering
 	require.NoError(t, h.c.MapDMA(tBus, h.mem))
 	return h

@@ -301,6 +301,29 @@ func FuzzConfigWord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, w uint64) { require.Equal(t, w, UnpackConfig(w).Word()) })
 }
 
+func FuzzCounters(f *testing.F) {
+	f.Add([]byte{}, 1)
+	f.Add(bytes.Repeat([]byte{0xff}, 8*CountersSys), CountersSys)
+	f.Add(make([]byte, 17), 3)
+	f.Fuzz(func(t *testing.T, b []byte, room int) {
+		const untouched = 0x5555555555555555
+		dst := make([]uint64, min(uint(room), 4096))
+		for i := range dst {
+			dst[i] = untouched
+		}
+		n := DecodeCounters(dst, b)
+		require.Equal(t, min(len(dst), len(b)/8), n)
+		var out []byte
+		for _, v := range dst[:n] {
+			out = le.AppendUint64(out, v)
+		}
+		require.True(t, bytes.Equal(b[:8*n], out))
+		for _, v := range dst[n:] {
+			require.Equal(t, uint64(untouched), v, "past what there was")
+		}
+	})
+}
+
 func FuzzDiscover(f *testing.F) {
 	f.Add(vector(f, "nwa_discover"))
 	f.Fuzz(func(t *testing.T, b []byte) {

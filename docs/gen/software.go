@@ -70,9 +70,9 @@ var meanings = []struct{ name, moves string }{
 	{"tx_drops", "a frame of the interface that was not posted: the sum of the three below"},
 	{"tx_malformed", "shorter than 14 bytes"},
 	{"tx_toolong", "longer than a slot or than MTU + 14 + 4 per VLAN tag"},
-	{"tx_closed", "left unread when the interface was taken away"},
+	{"tx_closed", "left unread in the interface's queue when oxpd took it away. When somebody else removes the interface, the kernel throws that queue away without a count: up to txqueuelen frames (1,000 unless changed) are then in no counter"},
 	{"tap_read_errors", "the kernel refused a read"},
-	{"tap_kernel_dropped", "the interface's own queue was full: the kernel's tx_dropped"},
+	{"tap_kernel_dropped", "the interface's own queue was full, or a frame was sent without carrier: the kernel's tx_dropped. Of an interface that somebody removed, the number in the kernel's news of it, or else as last looked at"},
 }
 
 // dispositions are the addends of rx_done.

@@ -64,9 +64,14 @@ type kernelDrops struct {
 	last uint64 // of this one, when it was last read
 }
 
-func (k *kernelDrops) update(now uint64) {
+// update takes a number that was read. Two readers may come in the wrong order: it
+// never falls.
+func (k *kernelDrops) update(now kernelCount) {
+	if !now.known {
+		return
+	}
 	k.mu.Lock()
-	k.last = now
+	k.last = max(k.last, now.frames)
 	k.mu.Unlock()
 }
 

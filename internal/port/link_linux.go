@@ -76,12 +76,20 @@ func getLink(conn *rtnetlink.Conn, index uint32) (*rtnetlink.LinkMessage, error)
 	return nil, fmt.Errorf("no answer about interface %d", index)
 }
 
-func (l *netlinkLink) mtu() (int, error) {
+func (l *netlinkLink) state() (linkState, error) {
 	m, err := l.get()
 	if err != nil {
-		return 0, err
+		return linkState{}, err
 	}
-	return int(m.Attributes.MTU), nil
+	return linkState{int(m.Attributes.MTU), droppedOf(m)}, nil
+}
+
+// droppedOf is the kernel's count in a message about an interface.
+func droppedOf(m *rtnetlink.LinkMessage) kernelCount {
+	if m.Attributes == nil || m.Attributes.Stats64 == nil {
+		return kernelCount{}
+	}
+	return kernelCount{m.Attributes.Stats64.TXDropped, true}
 }
 
 func (l *netlinkLink) setMTU(mtu int) error {
@@ -100,22 +108,14 @@ func (l *netlinkLink) setUp(up bool) error {
 	return l.set(m)
 }
 
-func (l *netlinkLink) dropped() (uint64, error) {
-	m, err := l.get()
-	if err != nil {
-		return 0, err
-	}
-	if m.Attributes.Stats64 == nil {
-		return 0, errors.ErrUnsupported
-	}
-	return m.Attributes.Stats64.TXDropped, nil
-}
-
 func (l *netlinkLink) close() error { return l.conn.Close() }
 
 // What a failed read or write of a TAP means.
 func interrupted(err error) bool { return err == unix.EINTR }
 func again(err error) bool       { return err == unix.EAGAIN }
+
+// removed: the kernel knows no interface of that index.
+func removed(err error) bool { return errors.Is(err, unix.ENODEV) }
 
 // gone: the interface is down (EIO), was removed (EBADFD), or is being removed
 // (ENODEV, ENXIO).

@@ -11,8 +11,14 @@ import (
 	"oxpd/internal/frame"
 )
 
-// ErrClosed says that the port has been closed.
-var ErrClosed = errors.New("port closed")
+// Errors that callers branch on.
+var (
+	// ErrClosed says that the port has been closed.
+	ErrClosed = errors.New("port closed")
+	// ErrRemoved says that the interface is not in its namespace any more: somebody
+	// removed it, or moved it elsewhere.
+	ErrRemoved = errors.New("interface was removed")
+)
 
 // Config is what a port needs. Only Port is required.
 type Config struct {
@@ -51,12 +57,24 @@ type tap interface {
 // link is the interface's settings. The kernel answers each in the system call
 // that asks.
 type link interface {
-	mtu() (int, error)
+	state() (linkState, error)
 	setMTU(mtu int) error
 	setMAC(mac [6]byte) error
 	setUp(up bool) error
-	dropped() (uint64, error) // frames that the TAP's queue refused
 	close() error
+}
+
+// linkState is one look at the interface.
+type linkState struct {
+	mtu     int
+	dropped kernelCount
+}
+
+// kernelCount is the kernel's TX-dropped of an interface: frames that the TAP's
+// queue refused, or that were sent without carrier.
+type kernelCount struct {
+	frames uint64
+	known  bool // the kernel told
 }
 
 // Open creates the port's interface: down, carrier off, MTU 1,500. It is never
@@ -69,9 +87,9 @@ func Open(cfg Config) (*Port, error) {
 	}
 	p := newPort(cfg, t, l)
 	p.index = index
-	mtu, err := l.mtu()
+	s, err := l.state()
 	if err == nil {
-		p.limit.Store(int32(mtu))
+		p.limit.Store(int32(s.mtu))
 		err = t.SetCarrier(false)
 	}
 	if err != nil {
@@ -108,10 +126,23 @@ func (p *Port) control(verb string, fn func() error) error {
 	if !p.closed.Load() {
 		err = fn()
 	}
+	if removed(err) {
+		err = fmt.Errorf("%w: %w", ErrRemoved, err)
+	}
 	if err != nil {
 		return fmt.Errorf("port: %s %s: %w", verb, p.port.Name, err)
 	}
 	return nil
+}
+
+// look reads the interface's state, and keeps the kernel's count: the last one
+// that was read is the one that stays when the interface is removed.
+func (p *Port) look() (linkState, error) {
+	s, err := p.link.state()
+	if err == nil {
+		p.counters.kernel.update(s.dropped)
+	}
+	return s, err
 }
 
 // SetMAC sets the interface's address. Do it before Up: the kernel derives
@@ -135,10 +166,22 @@ func (p *Port) SetCarrier(up bool) error {
 	return p.control("set carrier of", func() error { return p.tap.SetCarrier(up) })
 }
 
-// MTU is the interface's MTU as the kernel has it.
-func (p *Port) MTU() (mtu int, err error) {
-	err = p.control("read MTU of", func() error { mtu, err = p.link.mtu(); return err })
-	return mtu, err
+// MTU is the interface's MTU as the kernel has it; TapKernelDropped is read with it.
+// Errors: ErrRemoved, ErrClosed, the kernel's.
+func (p *Port) MTU() (int, error) {
+	var s linkState
+	err := p.control("read MTU of", func() (err error) { s, err = p.look(); return err })
+	return s.mtu, err
+}
+
+// Note takes the kernel's count out of what Watch reported about this port's
+// interface: of one that was removed, there is no other way to learn the last.
+func (p *Port) Note(l Link) {
+	p.ctl.Lock()
+	defer p.ctl.Unlock()
+	if l.Index == p.index && !p.closed.Load() {
+		p.counters.kernel.update(l.dropped)
+	}
 }
 
 // SetMTU sets the interface's MTU, and raises the limit where it is lower. It
@@ -146,7 +189,7 @@ func (p *Port) MTU() (mtu int, err error) {
 // they are past is known to the owner alone (SetLimit). If the kernel refuses,
 // both are as before. The LIF is the caller's business, before this in either
 // direction.
-// Errors: *board.MTURangeError, ErrClosed, the kernel's.
+// Errors: *board.MTURangeError, ErrRemoved, ErrClosed, the kernel's.
 func (p *Port) SetMTU(ctx context.Context, mtu int) error {
 	return p.control("set MTU of", func() error {
 		if err := board.CheckMTU(mtu); err != nil {
@@ -177,27 +220,25 @@ func (p *Port) Limit() int { return int(p.limit.Load()) }
 func (p *Port) Stats() Stats {
 	p.ctl.Lock()
 	if !p.closed.Load() {
-		p.readDropped()
+		_, _ = p.look() // the error is one of the kernel not answering
 	}
 	p.ctl.Unlock()
 	return p.counters.Stats()
 }
 
-func (p *Port) readDropped() {
-	if n, err := p.link.dropped(); err == nil {
-		p.counters.kernel.update(n)
-	}
-}
-
 // Close removes the interface. It waits for frames in flight; later ones are
 // counted as tap_down. Frames that nobody has read are counted as tx_closed. A
 // second Close returns ErrClosed.
+//
+// Of an interface that somebody removed before, the kernel has thrown its queue
+// away without counting: up to txqueuelen frames (1,000 unless changed) that were
+// sent and not read yet are in no counter.
 func (p *Port) Close() error {
 	return p.control("close", func() error {
 		// Down first: nothing is sent any more, so both numbers are the last. An
 		// interface that has gone says so at each step, and there is nothing to do.
 		_ = p.link.setUp(false)
-		p.readDropped()
+		_, _ = p.look()
 		p.counters.lock()
 		p.closed.Store(true)
 		p.counters.tx.closed += p.drain()

@@ -31,7 +31,7 @@ func TestOpen(t *testing.T) {
 		assert.False(t, vnet)
 		require.NoError(t, p.Up())
 		l := state(t, ns, p.Index())
-		assert.Equal(t, Link{Index: p.Index(), Name: "oxp9", MTU: board.DefaultMTU, MAC: l.MAC, Up: true}, l)
+		assert.Equal(t, Link{Index: p.Index(), Name: "oxp9", MTU: board.DefaultMTU, MAC: l.MAC, Up: true, dropped: kernelCount{known: true}}, l)
 		assert.Equal(t, board.DefaultMTU, p.Limit())
 	})
 	t.Run("close removes it", func(t *testing.T) {

@@ -547,9 +547,9 @@ func TestTransmitIdle(t *testing.T) {
 // deaf is the settings of an interface that takes everything.
 type deaf struct{ link }
 
-func (deaf) setUp(bool) error         { return nil }
-func (deaf) dropped() (uint64, error) { return 0, nil }
-func (deaf) close() error             { return nil }
+func (deaf) setUp(bool) error          { return nil }
+func (deaf) state() (linkState, error) { return linkState{}, nil }
+func (deaf) close() error              { return nil }
 
 // TestTransmitClosedPort: a port that is closed before it is removed is not
 // read: its descriptor may be somebody else's by then.

@@ -66,8 +66,8 @@ type watcher struct {
 	wake   chan struct{} // something is pending
 
 	mu      sync.Mutex
-	pending map[int]struct{}
-	every   bool // all of them are pending
+	pending map[int]kernelCount // with the last count that an event carried
+	every   bool                // all of them are pending
 	failed  error
 }
 
@@ -78,7 +78,7 @@ func (w *watcher) run(ctx context.Context, fn func(Link)) error {
 	defer stop()
 	defer w.events.SetReadDeadline(time.Unix(1, 0)) // ends listen on every path
 
-	w.mark(0, true)
+	w.markEvery()
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
@@ -103,34 +103,47 @@ func (w *watcher) listen() {
 		var op *netlink.OpError
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
-			w.mark(0, true)
+			w.markEvery()
 		case errors.As(err, &op):
 			w.mu.Lock()
 			w.failed = err
 			w.mu.Unlock()
-			w.mark(0, false)
+			w.awake()
 			return
 		case err != nil: // a message that the library cannot read: something changed
-			w.mark(0, true)
+			w.markEvery()
 		}
 		for _, m := range msgs {
 			if lm, ok := m.(*rtnetlink.LinkMessage); ok {
-				w.mark(int(lm.Index), false)
+				w.mark(int(lm.Index), droppedOf(lm))
 			}
 		}
 	}
 }
 
-func (w *watcher) mark(index int, every bool) {
+// mark notes that something happened to an interface. The count of the event is
+// kept: the news that an interface was removed carries its last one.
+func (w *watcher) mark(index int, n kernelCount) {
 	w.mu.Lock()
 	if w.pending == nil {
-		w.pending = make(map[int]struct{})
+		w.pending = make(map[int]kernelCount)
 	}
-	if index != 0 {
-		w.pending[index] = struct{}{}
+	if was := w.pending[index]; was.known && !n.known {
+		n = was
 	}
-	w.every = w.every || every
+	w.pending[index] = n
 	w.mu.Unlock()
+	w.awake()
+}
+
+func (w *watcher) markEvery() {
+	w.mu.Lock()
+	w.every = true
+	w.mu.Unlock()
+	w.awake()
+}
+
+func (w *watcher) awake() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -156,13 +169,16 @@ func (w *watcher) handle(ctx context.Context, fn func(Link)) error {
 			w.report(ctx, l, fn)
 		}
 	}
-	for index := range pending { // what the list no longer has is gone, and one says so
+	for index, last := range pending { // what the list no longer has is gone, and one says so
 		if w.filter != nil && !w.filter(index) {
 			continue
 		}
 		l, err := w.query.one(index)
 		if err != nil {
 			return err
+		}
+		if l.Gone {
+			l.dropped = last
 		}
 		w.report(ctx, l, fn)
 	}
@@ -211,6 +227,7 @@ func linkOf(m *rtnetlink.LinkMessage) Link {
 		MTU:     int(a.MTU),
 		Up:      m.Flags&unix.IFF_UP != 0,
 		Carrier: a.Carrier != nil && *a.Carrier == 1,
+		dropped: droppedOf(m),
 	}
 	copy(l.MAC[:], a.Address)
 	if a.Master != nil {

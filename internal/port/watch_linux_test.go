@@ -89,7 +89,9 @@ func TestWatch(t *testing.T) {
 	require.NoError(t, p.SetCarrier(false))
 	is("carrier", func(l Link) bool { return !l.Carrier })
 	ip(t, ns, "link delete wan0")
-	is("gone", func(l Link) bool { return l == Link{Index: p.Index(), Gone: true} })
+	is("gone", func(l Link) bool {
+		return l == Link{Index: p.Index(), Gone: true, dropped: kernelCount{known: true}}
+	})
 	_, ok := s.link(other.Index())
 	assert.False(t, ok, "filtered")
 }
@@ -332,8 +334,8 @@ func TestWatchEvents(t *testing.T) {
 		var got seen
 		k := &kernel{links: map[int]Link{}}
 		w := &watcher{query: k, filter: func(i int) bool { return i == 5 }, wake: make(chan struct{}, 1)}
-		w.mark(5, false)
-		w.mark(6, false)
+		w.mark(5, kernelCount{})
+		w.mark(6, kernelCount{})
 		require.NoError(t, w.handle(context.Background(), got.report))
 		assert.Equal(t, []int{5}, k.asked)
 		assert.Equal(t, map[int]Link{5: {Index: 5, Gone: true}}, got.last)

@@ -11,13 +11,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"oxpd/internal/daemon/client"
 )
 
 const (
 	socketMode   = 0o600
 	lockMode     = 0o600
 	socketDir    = 0o755
-	lockSuffix   = ".lock"
+	lockSuffix   = client.LockSuffix
 	connectLimit = time.Second // of the test whether somebody listens
 	maxPIDText   = 32
 )
@@ -50,6 +52,9 @@ type controlSocket struct {
 // socket that nobody listens on any more is replaced; anything else in its
 // place is left alone and refused. Another daemon gives a *RunningError.
 func listen(path string) (*controlSocket, error) {
+	if err := client.CheckSocket(path); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
 	if err := os.MkdirAll(filepath.Dir(path), socketDir); err != nil {
 		return nil, fmt.Errorf("make directory of the control socket: %w", err)
 	}
@@ -80,8 +85,11 @@ func listenLocked(path string, lock *os.File) (*controlSocket, error) {
 	// The socket gets its mode before it gets its name, so that nobody but the
 	// owner can connect at any moment.
 	fresh := path + "." + strconv.Itoa(os.Getpid())
+	if len(fresh) > client.MaxSocket {
+		fresh = filepath.Join(filepath.Dir(path), ".oxpd."+strconv.Itoa(os.Getpid()))
+	}
 	_ = os.Remove(fresh) // left by a process of the same number that died between the two steps
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fresh, Net: "unix"})
+	l, err := bind(fresh)
 	if err != nil {
 		return nil, fmt.Errorf("listen on the control socket: %w", err)
 	}
@@ -100,6 +108,20 @@ func listenLocked(path string, lock *os.File) (*controlSocket, error) {
 		return nil, fmt.Errorf("put the control socket in its place: %w", err)
 	}
 	return &controlSocket{Listener: l, path: path, lock: lock, ino: st.Ino}, nil
+}
+
+// bind listens on a path that may be longer than the kernel takes: then through
+// its directory's descriptor.
+func bind(path string) (*net.UnixListener, error) {
+	if len(path) > client.MaxSocket {
+		dir, err := os.Open(filepath.Dir(path))
+		if err != nil {
+			return nil, err
+		}
+		defer dir.Close()
+		path = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
+	}
+	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
 // release removes the socket's name, when it is still this daemon's, and gives the lock back.

@@ -1,13 +1,17 @@
 package daemon
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/daemon/client"
 )
 
 func TestListen(t *testing.T) {
@@ -62,6 +66,28 @@ func TestListen(t *testing.T) {
 		s, err := listen(path)
 		require.NoError(t, err)
 		require.NoError(t, s.release())
+	})
+	for _, n := range []int{client.MaxSocket - 5, client.MaxSocket} {
+		t.Run(fmt.Sprintf("a path of %d bytes", n), func(t *testing.T) {
+			dir, err := os.MkdirTemp("/tmp", "oxpd")
+			require.NoError(t, err)
+			defer os.RemoveAll(dir)
+			path := dir + "/" + strings.Repeat("s", n-len(dir)-1)
+			s, err := listen(path)
+			require.NoError(t, err)
+			c, err := net.Dial("unix", path)
+			require.NoError(t, err)
+			require.NoError(t, c.Close())
+			require.NoError(t, s.release())
+			assert.NoFileExists(t, path)
+		})
+	}
+	t.Run("a path that is too long", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), strings.Repeat("s", client.MaxSocket))
+		_, err := listen(path)
+		require.ErrorContains(t, err, "listen on "+path+": ")
+		require.ErrorContains(t, err, "at most 107")
+		assert.NoFileExists(t, path+lockSuffix, "nothing is made on the way")
 	})
 	t.Run("a file in its place is kept", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "oxpd.sock")

@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -20,8 +22,12 @@ var ErrNoDaemon = errors.New("no daemon answers")
 
 // Bounds of one request.
 const (
-	maxAnswer   = 4 << 20         // bytes of an answer
-	dialTimeout = 2 * time.Second // of a unix socket: only a full backlog needs longer
+	maxAnswer = 4 << 20 // bytes of an answer
+	// dialTimeout is for a full backlog, which refuses at once, and for a daemon
+	// that has its lock and not its socket yet.
+	dialTimeout = 2 * time.Second
+	dialPoll    = 20 * time.Millisecond
+	heldLimit   = 300 * time.Millisecond
 	stopPoll    = 20 * time.Millisecond
 )
 
@@ -30,6 +36,7 @@ const (
 type Client struct {
 	socket string
 	http   *http.Client
+	peer   atomic.Int64 // process id of whoever took the last connection, 0 unknown
 }
 
 // New returns a client of the daemon on socket; nothing is sent yet. An empty
@@ -50,18 +57,43 @@ func New(socket string) *Client {
 // Socket is the path that the client talks to.
 func (c *Client) Socket() string { return c.socket }
 
+// dial connects. Errors: *SocketError, *HeldError (which is ErrNoDaemon), one that
+// wraps ErrNoDaemon or fs.ErrPermission, the context's.
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout}
-	conn, err := d.DialContext(ctx, "unix", c.socket)
-	switch {
-	case err == nil:
-		return conn, nil
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("open %s: %w", c.socket, err)
-	case ctx.Err() == nil:
-		return nil, fmt.Errorf("%w on %s: %w", ErrNoDaemon, c.socket, err)
+	if err := CheckSocket(c.socket); err != nil {
+		return nil, &SocketError{c.socket, err}
 	}
-	return nil, err
+	begin := time.Now()
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", c.socket)
+		if err == nil {
+			c.peer.Store(int64(peerPID(conn)))
+			return conn, nil
+		}
+		limit := dialTimeout
+		switch {
+		case ctx.Err() != nil:
+			return nil, err
+		case errors.Is(err, fs.ErrPermission):
+			return nil, fmt.Errorf("open %s: %w", c.socket, fs.ErrPermission)
+		case errors.Is(err, syscall.EAGAIN):
+			err = fmt.Errorf("open %s: more connections wait for the daemon than the kernel queues: %w", c.socket, err)
+		default:
+			err = refused(c.socket, err)
+			var held *HeldError
+			if limit = heldLimit; !errors.As(err, &held) {
+				limit = 0
+			}
+		}
+		if time.Since(begin) >= limit {
+			return nil, err
+		}
+		select {
+		case <-time.After(dialPoll):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // Status reads the daemon's state.
@@ -103,7 +135,8 @@ func (c *Client) Counters(ctx context.Context) (*Counters, error) {
 	return get[Counters](ctx, c, "/v1/counters")
 }
 
-// Stop ends the daemon and returns when it no longer listens.
+// Stop ends the daemon and returns when it no longer listens and has let go of its
+// lock, so that another one may start.
 func (c *Client) Stop(ctx context.Context, teardown bool) (*StopResult, error) {
 	out := new(StopResult)
 	if err := c.do(ctx, http.MethodPost, "/v1/stop", StopRequest{Teardown: teardown}, out); err != nil {
@@ -111,13 +144,16 @@ func (c *Client) Stop(ctx context.Context, teardown bool) (*StopResult, error) {
 	}
 	for {
 		conn, err := c.dial(ctx)
-		if err != nil {
-			if errors.Is(err, ErrNoDaemon) {
-				return out, nil
-			}
+		var held *HeldError
+		switch {
+		case err == nil:
+			_ = conn.Close() // opened only to see whether somebody listens
+		case errors.As(err, &held):
+		case errors.Is(err, ErrNoDaemon):
+			return out, nil
+		default:
 			return out, fmt.Errorf("wait for the daemon to end: %w", err)
 		}
-		_ = conn.Close() // opened only to see whether somebody listens
 		select {
 		case <-time.After(stopPoll):
 		case <-ctx.Done():
@@ -151,19 +187,30 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	begin := time.Now()
+	c.peer.Store(0)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		var ue *url.Error
+		var (
+			ue  *url.Error
+			bad *SocketError
+		)
 		if errors.As(err, &ue) {
 			err = ue.Err // the URL's host is made up; the socket is named by dial
 		}
-		if errors.Is(err, ErrNoDaemon) || errors.Is(err, fs.ErrPermission) {
+		if errors.Is(err, ErrNoDaemon) || errors.Is(err, fs.ErrPermission) || errors.As(err, &bad) {
 			return err
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			return &SilentError{c.socket, int(c.peer.Load()), time.Since(begin)}
 		}
 		return fmt.Errorf("ask the daemon on %s: %w", c.socket, err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &SilentError{c.socket, int(c.peer.Load()), time.Since(begin)}
+	}
 	if err != nil {
 		return fmt.Errorf("read answer of %s: %w", c.socket, err)
 	}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package client
+
+import "net"
+
+func peerPID(net.Conn) int { return 0 }

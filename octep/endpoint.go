@@ -228,6 +228,9 @@ func (e *Endpoint) identify() error {
 	if err != nil {
 		return fmt.Errorf("octep: read device id of %s: %w", e.dev.Name(), err)
 	}
+	if device == csr.CfgVendorNone { // it left between the two reads
+		return fmt.Errorf("octep: read device id of %s: %w", e.dev.Name(), mmio.ErrGone)
+	}
 	if vendor != board.Vendor || device != board.DevicePF {
 		return &IdentityError{Name: e.dev.Name(), Vendor: uint16(vendor), Device: uint16(device)}
 	}

@@ -54,6 +54,10 @@ func TestLookWritesNothing(t *testing.T) {
 			require.ErrorIs(t, err, mmio.ErrGone)
 			assert.Empty(t, d.bar0.log)
 		}},
+		{"gone between the two ids", func(d *fakeDevice) { d.cfg[csr.CfgDevice] = csr.CfgVendorNone }, func(t *testing.T, d *fakeDevice, _ *Endpoint, err error) {
+			require.ErrorIs(t, err, mmio.ErrGone)
+			assert.Empty(t, d.bar0.log)
+		}},
 		{"does not decode", func(d *fakeDevice) { d.bar0.set(uint32(csr.RInfo), csr.AllOnes) }, func(t *testing.T, _ *fakeDevice, _ *Endpoint, err error) {
 			require.ErrorIs(t, err, mmio.ErrGone)
 		}},

@@ -67,6 +67,9 @@ var rules = map[string][]string{
 	"internal/daemon": append([]string{"octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",
 		"internal/daemon/config", sysUnix}, below...),
 
+	"internal/probe":        append([]string{"octep"}, below...),
+	"internal/probe/staged": append([]string{"hwsim", "internal/simdev", "octep", "ring"}, below...),
+
 	"internal/capture": {},
 	"internal/netlab":  append([]string{sysUnix, rtnetlink}, layouts...),
 	"internal/replay": append([]string{"hwsim", "internal/capture", "internal/netlab", "internal/daemon", "internal/daemon/client",
@@ -74,7 +77,7 @@ var rules = map[string][]string{
 	"internal/demo":     append([]string{"internal/netlab", "internal/daemon/client", sysUnix}, layouts...),
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
-		"internal/capture", "internal/replay", "octep", cobra, sysUnix}, layouts...),
+		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "hwsim", "octep", cobra, sysUnix}, layouts...),
 	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),
 	"docs":     {},
 }
@@ -282,7 +285,7 @@ func TestDependencyGraph(t *testing.T) {
 
 // drivers are the packages that drive a card and must not know that it may be
 // a simulated one.
-var drivers = []string{"octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/daemon", "internal/mmio", "internal/dma", "internal/sys"}
+var drivers = []string{"octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/daemon", "internal/probe", "internal/mmio", "internal/dma", "internal/sys"}
 
 // reached returns what is wrong with all that a package depends on.
 func reached(pkg string, deps []string) []string {

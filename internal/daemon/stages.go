@@ -48,6 +48,9 @@ func (s stage) patience() time.Duration {
 
 func (s stage) String() string { return stageNames[s] }
 
+// Stages returns the names of the bring-up's stages in their order.
+func Stages() []string { return append([]string(nil), stageNames[:]...) }
+
 // tracker keeps what `oxpd status` shows of the bring-up. Safe for concurrent use.
 type tracker struct {
 	clock clock

@@ -103,7 +103,7 @@ func TestUsage(t *testing.T) {
 		{"probe of an unknown host", []string{"probe", "--sim", "--host", "x"}, 2, `host "x": want absent, firmware, offer, rings, handshake`, ""},
 		{"probe of an unknown timeline", []string{"probe", "--sim", "--timeline", "x"}, 2, `timeline "x": want real or compressed`, ""},
 		{"probe before the reset", []string{"probe", "--sim", "--after", "-1s"}, 2, "after -1s: want 0 to 1h0m0s", ""},
-		{"probe of a device", []string{"probe", "0000:01:00.0"}, 2, "want at most 0", ""},
+		{"probe of a device", []string{"probe", "0000:01:00.0"}, 2, "oxpd: oxpd probe", ""},
 		{"run with a bad file", []string{"run", "--sim", "--config", bad}, 2, bad + `:2: unknown key "watermrk"`, ""},
 		{"run with no file", []string{"run", "--sim", "--config", filepath.Join(dir, "x.yaml")}, 1, "no such file", ""},
 		{"config check refuses", []string{"config", "check", bad}, 2, bad + `:2: unknown key "watermrk"`, ""},

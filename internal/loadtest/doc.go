@@ -1,0 +1,20 @@
+// Package loadtest holds tests of the whole driver under load, and nothing else:
+// a daemon in the test's process, the simulated card at wall time, and two
+// network namespaces whose kernels make and judge the traffic.
+//
+//	host namespace                                        far namespace
+//	oxp1 .. oxp12 -- daemon, rings -- simulated card -- Port1 .. PortF2
+//
+// Each test ends with the books: every frame that a kernel says it sent is in
+// exactly one counter of what became of it. Latencies and rates are logged for
+// people; no test depends on them.
+//
+//	mtu        A3: the MTU changed under TCP and UDP on every port
+//	fairness   A7: one port or one ring flooded, the others pinged
+//	memory     A8: jumbo frames at full rate through bounded memory
+//	port       ports taken down and up while frames arrive or wait
+//
+// `make soak` runs the first for a minute instead of seconds.
+//
+// Left out: bridges and captures, which have tests of their own.
+package loadtest

@@ -46,6 +46,7 @@ func generate(root string) ([]page, error) {
 		{"docs/reference/ports.md", ports},
 		{"docs/reference/cli.md", commandLine},
 		{"docs/reference/config.md", configuration},
+		{"docs/reference/probe.md", probeDocument},
 		{"docs/simulator/options.md", options},
 		{"docs/simulator/faults.md", faults},
 	} {

@@ -7,23 +7,23 @@ const Schema = 1
 // registers are text in hexadecimal, in full width: 64 bits do not fit the numbers
 // of JSON. A section that was not looked at is absent.
 type Report struct {
-	Schema int    `json:"schema"`
-	Device string `json:"device"`
+	Schema int    `json:"schema"`           // 1
+	Device string `json:"device"`           // its name: sim, 0000:01:00.0
 	Source string `json:"source,omitempty"` // of a simulated card: the moment of its life
 	Gone   bool   `json:"gone"`             // the card does not answer; what follows is from before
 
-	Config    Config     `json:"config"`
-	RingInfo  *RingInfo  `json:"ring_info,omitempty"`
-	Readiness *Readiness `json:"readiness,omitempty"`
-	Handshake *Handshake `json:"handshake,omitempty"`
-	Barmap    *Barmap    `json:"barmap,omitempty"`
-	RPC       *Window    `json:"rpc,omitempty"`
-	NetAgent  *Window    `json:"nw_agent,omitempty"`
-	Globals   []Register `json:"globals,omitempty"`
-	Rings     []Ring     `json:"rings,omitempty"`
+	Config    Config     `json:"config"`              // config space
+	RingInfo  *RingInfo  `json:"ring_info,omitempty"` // SDP_EPF_RINFO
+	Readiness *Readiness `json:"readiness,omitempty"` // SDP_SCRATCH
+	Handshake *Handshake `json:"handshake,omitempty"` // SLI_EPF_SCRATCH
+	Barmap    *Barmap    `json:"barmap,omitempty"`    // when it is sound
+	RPC       *Window    `json:"rpc,omitempty"`       // where the barmap has it
+	NetAgent  *Window    `json:"nw_agent,omitempty"`  // where the barmap has it
+	Globals   []Register `json:"globals,omitempty"`   // error status, events, PCIe port
+	Rings     []Ring     `json:"rings,omitempty"`     // 0 to 7
 
-	Findings []Finding `json:"findings"`
-	Run      Run       `json:"run"`
+	Findings []Finding `json:"findings"` // what stands in the way, then what is worth knowing
+	Run      Run       `json:"run"`      // what oxpd run would do
 	// Refused counts loads of BAR2 that the allow-list stopped. Any is a defect.
 	Refused uint64 `json:"refused"`
 }
@@ -61,9 +61,9 @@ type Readiness struct {
 // Handshake is SLI_EPF_SCRATCH.
 type Handshake struct {
 	Value string `json:"value"`
-	State string `json:"state"` // of octep.HandshakeWord
+	State string `json:"state"` // idle, offered, asked, answered, received, completed, started, foreign
 	Words string `json:"words"`
-	// FastPath says whether the fast path shows signs of life, the second witness
+	// FastPath says whether the fast path shows signs of life: the second witness
 	// of a handshake that is over.
 	FastPath bool `json:"fast_path"`
 }
@@ -112,30 +112,30 @@ type Ring struct {
 type In struct {
 	Enabled  bool   `json:"enabled"`
 	Idle     bool   `json:"idle"`
-	Base     string `json:"baddr"`
-	Entries  uint64 `json:"rsize"`
+	Base     string `json:"baddr"`    // bus address of the instructions
+	Entries  uint64 `json:"rsize"`    // instructions
 	Wide     bool   `json:"is_64b"`   // instructions of 64 bytes
 	Posted   uint32 `json:"posted"`   // instructions that the card has not fetched
 	Position uint32 `json:"position"` // of the fetch, bytes
 	Finished uint32 `json:"finished"` // instructions, not acknowledged
-	Packets  uint64 `json:"packets"`
-	Bytes    uint64 `json:"bytes"`
+	Packets  uint64 `json:"packets"`  // fetched
+	Bytes    uint64 `json:"bytes"`    // of those
 }
 
 // Out is the output queue: card to host.
 type Out struct {
 	Enabled  bool   `json:"enabled"`
 	Idle     bool   `json:"idle"`
-	Base     string `json:"baddr"`
-	Entries  uint64 `json:"rsize"`
-	Buffer   uint64 `json:"bsize"`    // bytes of a buffer
-	Credit   int32  `json:"credit"`   // buffers
-	Position uint32 `json:"position"` // of the fetch, bytes
-	Waiting  uint32 `json:"waiting"`  // packets written and not acknowledged
-	Level    uint64 `json:"level_packets"`
-	Ticks    uint64 `json:"level_ticks"` // of 1,024 clocks
-	Packets  uint64 `json:"packets"`
-	Bytes    uint64 `json:"bytes"`
+	Base     string `json:"baddr"`         // bus address of the buffer list
+	Entries  uint64 `json:"rsize"`         // buffers
+	Buffer   uint64 `json:"bsize"`         // bytes of a buffer
+	Credit   int32  `json:"credit"`        // buffers
+	Position uint32 `json:"position"`      // of the fetch, bytes
+	Waiting  uint32 `json:"waiting"`       // packets written and not acknowledged
+	Level    uint64 `json:"level_packets"` // an interrupt comes at so many
+	Ticks    uint64 `json:"level_ticks"`   // of 1,024 clocks
+	Packets  uint64 `json:"packets"`       // written
+	Bytes    uint64 `json:"bytes"`         // of those
 }
 
 // Level is how much a finding matters to `oxpd run`.
@@ -149,9 +149,9 @@ const (
 
 // Finding is something that stands in the way, or that an owner should know.
 type Finding struct {
-	Level Level  `json:"level"`
+	Level Level  `json:"level"` // stop: oxpd run stops there, and waiting does not help; note
 	Text  string `json:"text"`
-	Hint  string `json:"hint,omitempty"`
+	Hint  string `json:"hint,omitempty"` // what to do
 }
 
 // Verdict is what would come of a stage.
@@ -168,7 +168,7 @@ const (
 
 // Run is what `oxpd run` would do with the card as it is.
 type Run struct {
-	Stops  bool    `json:"stops"`
+	Stops  bool    `json:"stops"`           // and the exit status is 1
 	Stage  string  `json:"stage,omitempty"` // the one that it stops in
 	Stages []Stage `json:"stages"`
 }
@@ -177,6 +177,6 @@ type Run struct {
 type Stage struct {
 	Name    string  `json:"name"`
 	Does    string  `json:"does"`
-	Verdict Verdict `json:"verdict"`
+	Verdict Verdict `json:"verdict"` // passes, waits, stops, open (only doing it would tell), not reached
 	Why     string  `json:"why,omitempty"`
 }

@@ -26,9 +26,14 @@ const (
 	exitUsage  = 2
 )
 
-// askLimit bounds a command that asks the daemon: longer than the daemon's own
+// Bounds of a command that asks the daemon. What the daemon answers from memory
+// comes at once or not at all; for the rest they are longer than the daemon's own
 // bounds, so that its answer says what took so long.
-const askLimit = 30 * time.Second
+const (
+	readLimit = 5 * time.Second
+	cardLimit = 20 * time.Second // asks the card
+	stopLimit = 30 * time.Second
+)
 
 // app is one invocation.
 type app struct {
@@ -61,11 +66,42 @@ func (c exitCode) Error() string { return fmt.Sprintf("exit status %d", int(c)) 
 
 // main runs the command line and returns the exit status.
 func (a *app) main(ctx context.Context, args []string) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out := &output{w: a.out, failed: cancel}
+	a.out = out
 	root := a.root()
 	root.SetArgs(negatives(args))
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	return a.report(root.ExecuteContext(ctx))
+	code := a.report(root.ExecuteContext(ctx))
+	if out.err != nil {
+		return a.report(fmt.Errorf("write standard output: %w", out.err))
+	}
+	return code
+}
+
+// output is standard output: the first error ends it, and is the command's.
+type output struct {
+	w      io.Writer
+	failed func() // called with the first error: nobody reads what the command goes on to say
+	err    error
+}
+
+// Write implements io.Writer. It never fails: who writes has nothing to do about
+// an error, and main reports it.
+func (o *output) Write(b []byte) (int, error) {
+	if o.err != nil {
+		return len(b), nil
+	}
+	if _, o.err = o.w.Write(b); o.err != nil {
+		var pe *fs.PathError
+		if errors.As(o.err, &pe) {
+			o.err = pe.Err // the file has no name of its own
+		}
+		o.failed()
+	}
+	return len(b), nil
 }
 
 // report prints an error (what, where, why, and what to do) and returns its exit
@@ -105,6 +141,7 @@ func isUsage(err error) bool {
 func hintOf(err error, socket string) string {
 	var (
 		h       *hinted
+		held    *client.HeldError
 		refused *client.Error
 		usage   *usageError
 		hinter  interface{ Hint() string }
@@ -112,16 +149,18 @@ func hintOf(err error, socket string) string {
 	switch {
 	case errors.As(err, &h):
 		return h.hint
+	case errors.As(err, &held):
+		return held.Hint()
 	case errors.Is(err, client.ErrNoDaemon):
 		return "start it with: oxpd run --sim" + socketFlag(socket)
 	case errors.As(err, &refused):
 		return refused.Hint
-	case errors.Is(err, fs.ErrPermission):
-		return "run it as root: interfaces and the control socket are root's"
 	case errors.As(err, &usage):
 		return "usage: " + usage.usage
 	case errors.As(err, &hinter):
 		return hinter.Hint()
+	case errors.Is(err, fs.ErrPermission):
+		return "run it as root (sudo): interfaces and the control socket are root's"
 	}
 	return ""
 }
@@ -165,6 +204,7 @@ func negatives(args []string) []string {
 
 // root builds the command tree.
 func (a *app) root() *cobra.Command {
+	version := false
 	root := &cobra.Command{
 		Use:           "oxpd",
 		Short:         "userspace driver for the datapath coprocessor of the Sophos XGS 3300",
@@ -176,9 +216,26 @@ func (a *app) root() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("socket") {
+				if err := client.CheckSocket(a.socket); err != nil {
+					return &usageError{fmt.Errorf("--socket %q: %w", a.socket, err), cmd.UseLine()}
+				}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if version {
+				v := buildVersion()
+				printVersion(a.out, &v)
+				return nil
+			}
+			return cmd.Help()
+		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetHelpCommand(helpCommand(root))
+	root.Flags().BoolVar(&version, "version", false, "print the version of this program")
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "control socket (default "+client.DefaultSocket+")")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UseLine()} })
 	root.AddCommand(
@@ -188,14 +245,34 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// args checks the number of arguments.
+// helpCommand is cobra's own, but for a command that there is not.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return &usageError{fmt.Errorf("unknown command %q", strings.Join(args, " ")), "oxpd --help lists the commands"}
+			}
+			c.InitDefaultHelpFlag()
+			return c.Help()
+		},
+	}
+}
+
+// args checks the number of arguments. Those that must be there are the first
+// words of the command's usage.
 func args(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
+		name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 		switch {
 		case len(args) < least:
-			return &usageError{fmt.Errorf("%s: %d arguments, want at least %d", cmd.CommandPath(), len(args), least), cmd.UseLine()}
+			missing := strings.Fields(cmd.Use)[1+len(args)]
+			return &usageError{fmt.Errorf("%s: %s is missing", name, missing), cmd.UseLine()}
+		case len(args) > most && most == 0:
+			return &usageError{fmt.Errorf("%s takes no arguments, and there is %q", name, args[0]), cmd.UseLine()}
 		case len(args) > most:
-			return &usageError{fmt.Errorf("%s: %d arguments, want at most %d", cmd.CommandPath(), len(args), most), cmd.UseLine()}
+			return &usageError{fmt.Errorf("%s: %q is one argument too many", name, args[most]), cmd.UseLine()}
 		}
 		return nil
 	}
@@ -229,6 +306,6 @@ func show[T any](a *app, doc *T, text func(w io.Writer, doc *T)) error {
 }
 
 // ask bounds a question to the daemon.
-func ask(cmd *cobra.Command) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(cmd.Context(), askLimit)
+func ask(cmd *cobra.Command, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(cmd.Context(), limit)
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -13,26 +15,11 @@ import (
 	"oxpd/internal/demo"
 )
 
-func (a *app) statusCommand() *cobra.Command {
-	return a.jsonFlag(&cobra.Command{
-		Use: "status", Short: "what the daemon does and what it waits for", Args: args(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := ask(cmd)
-			defer cancel()
-			s, err := a.client().Status(ctx)
-			if err != nil {
-				return err
-			}
-			return show(a, s, printStatus)
-		},
-	})
-}
-
 func (a *app) portsCommand() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
 		Use: "ports", Short: "the front ports", Args: args(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := ask(cmd)
+			ctx, cancel := ask(cmd, readLimit)
 			defer cancel()
 			p, err := a.client().Ports(ctx)
 			if err != nil {
@@ -53,17 +40,17 @@ func (a *app) mtuCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := ask(cmd)
-			defer cancel()
-			var m *client.MTU
-			if len(args) == 1 {
-				m, err = a.client().MTU(ctx, p.Name)
-			} else {
-				var mtu int
-				if mtu, err = parseMTU(args[1]); err == nil {
-					m, err = a.client().SetMTU(ctx, p.Name, mtu)
+			limit, do := readLimit, func(ctx context.Context) (*client.MTU, error) { return a.client().MTU(ctx, p.Name) }
+			if len(args) == 2 {
+				mtu, err := parseMTU(args[1])
+				if err != nil {
+					return err
 				}
+				limit, do = cardLimit, func(ctx context.Context) (*client.MTU, error) { return a.client().SetMTU(ctx, p.Name, mtu) }
 			}
+			ctx, cancel := ask(cmd, limit)
+			defer cancel()
+			m, err := do(ctx)
 			if err != nil {
 				return err
 			}
@@ -94,7 +81,7 @@ func (a *app) statsCommand() *cobra.Command {
 				}
 				name = p.Name
 			}
-			ctx, cancel := ask(cmd)
+			ctx, cancel := ask(cmd, readLimit)
 			defer cancel()
 			s, err := a.client().Stats(ctx, name)
 			if err != nil {
@@ -113,7 +100,7 @@ func (a *app) countersCommand() *cobra.Command {
 	cmd := a.jsonFlag(&cobra.Command{
 		Use: "counters", Short: "the coprocessor's 182 counters by name", Args: args(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := ask(cmd)
+			ctx, cancel := ask(cmd, cardLimit)
 			defer cancel()
 			c, err := a.client().Counters(ctx)
 			if err != nil {
@@ -131,19 +118,22 @@ func (a *app) countersCommand() *cobra.Command {
 
 func (a *app) stopCommand() *cobra.Command {
 	teardown := false
-	cmd := &cobra.Command{
+	cmd := a.jsonFlag(&cobra.Command{
 		Use: "stop", Short: "end the daemon", Args: args(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := ask(cmd)
+			ctx, cancel := ask(cmd, stopLimit)
 			defer cancel()
 			r, err := a.client().Stop(ctx, teardown)
 			if err != nil {
 				return err
 			}
+			if a.json {
+				return show(a, r, printStop)
+			}
 			printStop(a.err, r)
 			return nil
 		},
-	}
+	})
 	cmd.Flags().BoolVar(&teardown, "teardown", false, "disable the rings too; the coprocessor must reboot before the next start")
 	return cmd
 }
@@ -190,9 +180,13 @@ func (a *app) configCommand() *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use: "check FILE", Short: "say whether the daemon accepts a file", Args: args(1, 1),
-			RunE: func(_ *cobra.Command, args []string) error {
-				if _, err := config.Load(args[0]); err != nil {
+			RunE: func(cmd *cobra.Command, args []string) error {
+				c, err := load(cmd, args[0])
+				if err != nil {
 					return err
+				}
+				for _, m := range c.Missing() {
+					fmt.Fprintf(a.err, "warning: %s\n", m)
 				}
 				fmt.Fprintf(a.err, "%s: accepted\n", args[0])
 				return nil
@@ -200,13 +194,16 @@ func (a *app) configCommand() *cobra.Command {
 		},
 		&cobra.Command{
 			Use: "show [FILE]", Short: "print the configuration with every default", Args: args(0, 1),
-			RunE: func(_ *cobra.Command, args []string) error {
+			RunE: func(cmd *cobra.Command, args []string) error {
 				c := config.Default()
 				if len(args) == 1 {
 					var err error
-					if c, err = config.Load(args[0]); err != nil {
+					if c, err = load(cmd, args[0]); err != nil {
 						return err
 					}
+				}
+				if a.socket != "" {
+					c.Socket = a.socket
 				}
 				b, err := c.YAML()
 				if err != nil {
@@ -218,4 +215,27 @@ func (a *app) configCommand() *cobra.Command {
 		},
 	)
 	return cmd
+}
+
+// load reads a configuration file. A file system that does not answer holds up
+// nobody who interrupts.
+func load(cmd *cobra.Command, path string) (config.Config, error) {
+	if path == "" {
+		return config.Config{}, &usageError{errors.New("the name of the configuration file is empty"), cmd.UseLine()}
+	}
+	type result struct {
+		c   config.Config
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		c, err := config.Load(path)
+		done <- result{c, err}
+	}()
+	select {
+	case r := <-done:
+		return r.c, r.err
+	case <-cmd.Context().Done():
+		return config.Config{}, fmt.Errorf("read configuration %s: interrupted", path)
+	}
 }

@@ -14,6 +14,10 @@ import (
 )
 
 func main() {
+	// That it is asked for makes a write to a pipe without a reader an error, which
+	// is nobody's end: the daemon goes on without its log, any other command says
+	// that its output failed.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	// Further signals while the first one is obeyed are swallowed: the stop
 	// sequence runs once.
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)

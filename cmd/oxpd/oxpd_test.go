@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -59,6 +60,20 @@ func oxpd(t *testing.T, exe string, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
+// apart is oxpd in a network namespace of its own, so that a daemon that should
+// have been refused makes no interface of this machine.
+func apart(t *testing.T, exe string, args ...string) (r result) {
+	t.Helper()
+	if os.Getuid() != 0 || len(args) == 0 || args[0] != "run" {
+		return oxpd(t, exe, args...)
+	}
+	ns, err := sys.NewNetNS()
+	require.NoError(t, err)
+	defer ns.Close()
+	require.NoError(t, ns.Do(func() error { r = oxpd(t, exe, args...); return nil }))
+	return r
+}
+
 func TestUsage(t *testing.T) {
 	exe := build(t)
 	dir := t.TempDir()
@@ -67,6 +82,11 @@ func TestUsage(t *testing.T) {
 	require.NoError(t, os.WriteFile(bad, []byte("workers: 1\nwatermrk: 16\n"), 0o600))
 	good := filepath.Join(dir, "good.yaml")
 	require.NoError(t, os.WriteFile(good, []byte("workers: 1\n"), 0o600))
+	later := filepath.Join(dir, "later.yaml")
+	require.NoError(t, os.WriteFile(later, []byte("sim: {wires: {F1: 'tap:w@"+none+"'}}\n"), 0o600))
+	pipe := filepath.Join(dir, "pipe")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	long := "/" + strings.Repeat("s", 107)
 	const mtuRange = "want 72 to 9000"
 	for _, tc := range []struct {
 		name string
@@ -92,7 +112,35 @@ func TestUsage(t *testing.T) {
 		{"mtu of an unknown port with a value", []string{"mtu", "eth0", "1500"}, 2, `unknown port "eth0"`, ""},
 		{"stats of an unknown port", []string{"stats", "PortF5"}, 2, `unknown port "PortF5"`, ""},
 		{"mtu without a port", []string{"mtu"}, 2, "hint: usage: oxpd mtu PORT [VALUE]", ""},
-		{"mtu with too much", []string{"mtu", "oxp9", "1500", "1600"}, 2, "want at most 2", ""},
+		{"mtu with too much", []string{"mtu", "oxp9", "1500", "1600"}, 2, `oxpd: mtu: "1600" is one argument too many`, ""},
+		{"mtu without a port names it", []string{"mtu"}, 2, "oxpd: mtu: PORT is missing", ""},
+		{"config check without a file names it", []string{"config", "check"}, 2, "oxpd: config check: FILE is missing", ""},
+		{"status takes nothing", []string{"status", "now"}, 2, `oxpd: status takes no arguments, and there is "now"`, ""},
+		{"config check of no name", []string{"config", "check", ""}, 2, "the name of the configuration file is empty", ""},
+		{"config show of no name", []string{"config", "show", ""}, 2, "the name of the configuration file is empty", ""},
+		{"config show with a socket", []string{"config", "show", "--socket", none}, 0, "", "socket: " + none + "\n"},
+		{"config check warns of what is not there yet", []string{"config", "check", later}, 0,
+			"warning: sim.wires.F1: network namespace: stat " + none + ": no such file or directory\n" + later + ": accepted", ""},
+		{"config check of a pipe", []string{"config", "check", pipe}, 2, pipe + ": not a regular file", ""},
+		{"config show of a pipe", []string{"config", "show", pipe}, 2, pipe + ": not a regular file", ""},
+		{"run with a pipe", []string{"run", "--sim", "--config", pipe}, 2, pipe + ": not a regular file", ""},
+		{"run with no name of a file", []string{"run", "--sim", "--config", ""}, 2, "the name of the configuration file is empty", ""},
+		{"run with no name of a socket", []string{"run", "--sim", "--socket", ""}, 2, `--socket "": empty: want a path`, ""},
+		{"status with no name of a socket", []string{"status", "--socket="}, 2, `--socket "": empty: want a path`, ""},
+		{"a socket too long", []string{"status", "--socket", long}, 2, `--socket "` + long + `": 108 bytes long: the path of a socket has at most 107`, ""},
+		{"a socket too long for run", []string{"run", "--sim", "--socket", long}, 2, `--socket "` + long + `": 108 bytes long`, ""},
+		{"a socket behind a file", []string{"status", "--socket", good + "/s"}, 1, "oxpd: open " + good + "/s: not a directory\nhint: --socket wants", ""},
+		{"a socket that is a file", []string{"status", "--socket", good}, 1, "oxpd: open " + good + ": is a file and no socket", ""},
+		{"run on a socket behind a file", []string{"run", "--sim", "--socket", good + "/s"}, 1,
+			"oxpd: listen on " + good + "/s: make its directory: mkdir " + good + ": not a directory\nhint: name another one with --socket", ""},
+		{"wait for nobody", []string{"status", "--wait=200ms", "--socket", none}, 1, "waiting: a daemon on " + none + "\noxpd: no daemon answers on " + none, ""},
+		{"wait with the value behind it", []string{"status", "--wait", "200ms", "--socket", none}, 1, "no daemon answers", ""},
+		{"wait for no duration", []string{"status", "--wait", "soon"}, 2, `--wait "soon": want a duration up to 24h0m0s, such as 30s`, ""},
+		{"wait for a time that is over", []string{"status", "--wait", "0s"}, 2, "--wait 0s: want a duration", ""},
+		{"help of an unknown command", []string{"help", "nonsense"}, 2, `unknown command "nonsense"`, ""},
+		{"help of an unknown command of config", []string{"help", "config", "chck"}, 2, `unknown command "config chck"`, ""},
+		{"help of a command", []string{"help", "config", "check"}, 0, "", "oxpd config check FILE [flags]"},
+		{"version as a flag", []string{"--version"}, 0, "", "oxpd " + version},
 		{"unknown command", []string{"statsu"}, 2, `unknown command "statsu"`, ""},
 		{"unknown flag", []string{"status", "--jsn"}, 2, "unknown flag: --jsn", ""},
 		{"unknown command of config", []string{"config", "chck"}, 2, `unknown command "chck"`, ""},
@@ -103,7 +151,7 @@ func TestUsage(t *testing.T) {
 		{"probe of an unknown host", []string{"probe", "--sim", "--host", "x"}, 2, `host "x": want absent, firmware, offer, rings, handshake`, ""},
 		{"probe of an unknown timeline", []string{"probe", "--sim", "--timeline", "x"}, 2, `timeline "x": want real or compressed`, ""},
 		{"probe before the reset", []string{"probe", "--sim", "--after", "-1s"}, 2, "after -1s: want 0 to 1h0m0s", ""},
-		{"probe of a device", []string{"probe", "0000:01:00.0"}, 2, "oxpd: oxpd probe", ""},
+		{"probe of a device", []string{"probe", "0000:01:00.0"}, 2, "oxpd: probe takes no arguments", ""},
 		{"run with a bad file", []string{"run", "--sim", "--config", bad}, 2, bad + `:2: unknown key "watermrk"`, ""},
 		{"run with no file", []string{"run", "--sim", "--config", filepath.Join(dir, "x.yaml")}, 1, "no such file", ""},
 		{"config check refuses", []string{"config", "check", bad}, 2, bad + `:2: unknown key "watermrk"`, ""},
@@ -114,13 +162,13 @@ func TestUsage(t *testing.T) {
 		{"version as JSON", []string{"version", "--json"}, 0, "", `"schema": 1`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := oxpd(t, exe, tc.args...)
+			r := apart(t, exe, tc.args...)
 			assert.Equal(t, tc.code, r.code, "exit status; %+v", r)
 			assert.Contains(t, r.err, tc.err)
 			assert.Contains(t, r.out, tc.out)
 			if tc.code != 0 {
 				assert.Empty(t, r.out, "talk goes to standard error")
-				assert.True(t, strings.HasPrefix(r.err, "oxpd: "), r.err)
+				assert.Regexp(t, "^(waiting: .*\n)*oxpd: ", r.err)
 			}
 		})
 	}
@@ -143,13 +191,68 @@ func TestNotRoot(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	require.NoError(t, os.Chmod(filepath.Join(dir, "s"), 0o600))
-	for _, args := range [][]string{{"status"}, {"run", "--sim"}} {
-		cmd := exec.Command(public, append(args, "--socket", filepath.Join(dir, "s"))...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, _ := cmd.CombinedOutput()
-		assert.Equal(t, 1, cmd.ProcessState.ExitCode())
-		assert.Contains(t, string(out), "permission denied")
-		assert.Contains(t, string(out), "hint: run it as root", "%v", args)
+	for _, tc := range []struct {
+		name      string
+		args      []string
+		err, hint string
+	}{
+		{"status", []string{"status"}, "open " + filepath.Join(dir, "s") + ": permission denied", "hint: run it as root (sudo)"},
+		{"run", []string{"run", "--sim"}, "interfaces cannot be made without CAP_NET_ADMIN", "hint: run it as root (sudo)"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cmd := exec.Command(public, append(tc.args, "--socket", filepath.Join(dir, "s"))...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+			out, _ := cmd.CombinedOutput()
+			assert.Equal(t, 1, cmd.ProcessState.ExitCode())
+			assert.Contains(t, string(out), tc.err)
+			assert.Contains(t, string(out), tc.hint)
+			assert.Equal(t, 2, strings.Count(string(out), "\n"), "nothing was begun: %s", out)
+		})
+	}
+}
+
+// TestFailedOutput: whatever could not be printed is a failure, and says so.
+func TestFailedOutput(t *testing.T) {
+	exe := build(t)
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "s")
+	full := func(t *testing.T) *os.File {
+		f, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Skip("needs /dev/full: " + err.Error())
+		}
+		return f
+	}
+	unread := func(t *testing.T) *os.File {
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		require.NoError(t, r.Close())
+		return w
+	}
+	for _, out := range []struct {
+		name, why string
+		open      func(t *testing.T) *os.File
+	}{{"full", "no space left on device", full}, {"unread", "broken pipe", unread}} {
+		for _, args := range [][]string{
+			{"version"}, {"version", "--json"}, {"--version"}, {"--help"}, {"help", "mtu"}, {"config"}, {"config", "show"}, {"demo"}, {"demo", "--json"},
+		} {
+			t.Run(out.name+" "+strings.Join(args, " "), func(t *testing.T) {
+				if args[0] == "demo" && os.Getuid() != 0 {
+					t.Skip("needs root: makes network namespaces and TAP interfaces")
+				}
+				if args[0] == "demo" && len(args) > 1 && testing.Short() {
+					t.Skip("takes half a minute: it says nothing before it is over")
+				}
+				f := out.open(t)
+				defer f.Close()
+				cmd := exec.Command(exe, append(args, "--socket", socket)...)
+				var talk bytes.Buffer
+				cmd.Stdout, cmd.Stderr = f, &talk
+				_ = cmd.Run() // by its status
+				assert.Equal(t, 1, cmd.ProcessState.ExitCode(), "%v: %s", cmd.ProcessState, talk.String())
+				assert.Contains(t, talk.String(), "oxpd: write standard output: "+out.why+"\n")
+			})
+		}
 	}
 }
 
@@ -249,6 +352,12 @@ func TestDaemon(t *testing.T) {
 		assert.Contains(t, r.err, fmt.Sprintf("another daemon (pid %d) listens on %s", p.cmd.Process.Pid, socket))
 		assert.Contains(t, r.err, "hint: ")
 	})
+	t.Run("wait for one that runs", func(t *testing.T) {
+		r := ask("status", "--wait")
+		assert.Equal(t, 0, r.code)
+		assert.Empty(t, r.err)
+		assert.Equal(t, 1, strings.Count(r.out, "running for"))
+	})
 	t.Run("stop", func(t *testing.T) {
 		r := ask("stop")
 		assert.Equal(t, 0, r.code, "%+v", r)
@@ -278,4 +387,80 @@ func TestDaemonAfterKill(t *testing.T) {
 	}
 	assert.Equal(t, 0, q.wait(t), "SIGTERM twice is one stop sequence")
 	assert.Equal(t, 1, strings.Count(q.log.String(), "msg=stopping"))
+}
+
+// TestSignals that are no reason to end: SIGHUP, and SIGPIPE of a log that nobody
+// reads any more.
+func TestSignals(t *testing.T) {
+	exe := build(t)
+	socket := filepath.Join(t.TempDir(), "oxpd.sock")
+	if os.Getuid() != 0 {
+		t.Skip("needs root: makes a network namespace and TAP interfaces")
+	}
+	ns, err := sys.NewNetNS()
+	require.NoError(t, err)
+	defer ns.Close()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd := exec.Command(exe, "run", "--sim", "--debug", "--socket", socket)
+	cmd.Stderr = w
+	require.NoError(t, ns.Do(cmd.Start))
+	require.NoError(t, w.Close())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill(); <-done }()
+	log := bufio.NewScanner(r)
+	said := func(what string) {
+		t.Helper()
+		for log.Scan() {
+			if strings.Contains(log.Text(), what) {
+				return
+			}
+		}
+		t.Fatalf("the log ends without %q: %v", what, log.Err())
+	}
+	said("msg=running")
+	require.NoError(t, cmd.Process.Signal(unix.SIGHUP))
+	said("SIGHUP is ignored")
+	require.NoError(t, r.Close())
+	require.NoError(t, cmd.Process.Signal(unix.SIGHUP)) // and what it would say
+	for _, mtu := range []string{"9000", "1500"} {
+		got := oxpd(t, exe, "mtu", "oxp9", mtu, "--socket", socket)
+		assert.Equal(t, 0, got.code, "%+v", got)
+	}
+	got := oxpd(t, exe, "stop", "--json", "--socket", socket)
+	assert.Equal(t, 0, got.code, "%+v", got)
+	var doc client.StopResult
+	require.NoError(t, json.Unmarshal([]byte(got.out), &doc), "%+v", got)
+	assert.Equal(t, client.Schema, doc.Schema)
+	assert.Empty(t, got.err)
+	<-done
+	assert.Equal(t, 0, cmd.ProcessState.ExitCode(), "%v", cmd.ProcessState)
+	assert.NoFileExists(t, socket, "the stop sequence ran")
+}
+
+// TestUnreachableDaemon that lives: what is said helps.
+func TestUnreachableDaemon(t *testing.T) {
+	exe := build(t)
+	socket := filepath.Join(t.TempDir(), "oxpd.sock")
+	p := runDaemon(t, exe, "--socket", socket)
+	pid := p.cmd.Process.Pid
+	r := oxpd(t, exe, "status", "--wait", "1m", "--socket", socket)
+	require.Equal(t, 0, r.code, "%+v", r)
+	t.Run("stopped", func(t *testing.T) {
+		require.NoError(t, p.cmd.Process.Signal(unix.SIGSTOP))
+		r := oxpd(t, exe, "ports", "--socket", socket)
+		require.NoError(t, p.cmd.Process.Signal(unix.SIGCONT))
+		assert.Equal(t, 1, r.code)
+		assert.Contains(t, r.err, fmt.Sprintf("ask the daemon (pid %d) on %s: no answer within 5s\nhint: ", pid, socket))
+		assert.Contains(t, r.err, fmt.Sprintf("kill -CONT %d", pid))
+	})
+	t.Run("without its socket", func(t *testing.T) {
+		require.NoError(t, os.Remove(socket))
+		for _, args := range [][]string{{"ports"}, {"run", "--sim"}} {
+			r := oxpd(t, exe, append(args, "--socket", socket)...)
+			assert.Equal(t, 1, r.code)
+			assert.Contains(t, r.err, fmt.Sprintf("no daemon answers on %s, but a daemon (pid %d) holds %s.lock\nhint: somebody removed its socket: end it with kill %d", socket, pid, socket, pid))
+		}
+	})
 }

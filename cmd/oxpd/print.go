@@ -131,6 +131,7 @@ func printStats(w io.Writer, s *client.Stats) {
 			row(p.IfName, p.Label, rx.Packets, rx.Bytes, rx.Dropped+rx.Errors, tx.Packets, tx.Bytes, tx.Dropped+tx.Errors)
 		}
 	})
+	printWires(w, s.Wires)
 	fmt.Fprintln(w)
 	printSums(w, &s.Sums)
 }
@@ -139,11 +140,39 @@ func printSums(w io.Writer, s *client.Sums) {
 	switch {
 	case s.Accounted:
 		fmt.Fprintf(w, "accounted: each of %d packets taken is in one counter\n", s.Taken)
+	case s.Quiet && s.Difference < 0:
+		fmt.Fprintf(w, "NOT accounted: %d packets taken, the counters add up to %d more\n", s.Taken, -s.Difference)
 	case s.Quiet:
 		fmt.Fprintf(w, "NOT accounted: %d packets taken, the counters add up to %d less\n", s.Taken, s.Difference)
 	default:
-		fmt.Fprintf(w, "not accounted yet: packets arrive while the counters are read (difference %d)\n", s.Difference)
+		fmt.Fprintf(w, "not known: packets were taken while the counters were read; ask again\n")
 	}
+}
+
+// wireInLost and wireOutLost are where frames end at a wire's two ends.
+var (
+	wireInLost  = []string{"link_down", "runt", "oversize", "switch_dropped", "overrun", "filtered", "no_fast_path"}
+	wireOutLost = []string{"out_link_down", "out_switch_dropped", "out_refused"}
+)
+
+// printWires shows the wires of a simulated card; a real one has none.
+func printWires(w io.Writer, wires []client.WireStats) {
+	if len(wires) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	total := func(c map[string]uint64, names []string) (n uint64) {
+		for _, name := range names {
+			n += c[name]
+		}
+		return n
+	}
+	table(w, func(row func(...any)) {
+		row("WIRE OF", "LABEL", "IN", "PASSED", "DROPPED", "OUT", "OUT DROPPED")
+		for _, x := range wires {
+			row(x.IfName, x.Label, x.Counters["in"], x.Counters["passed"], total(x.Counters, wireInLost), x.Counters["out"], total(x.Counters, wireOutLost))
+		}
+	})
 }
 
 func printPortStats(w io.Writer, s *client.Stats) {
@@ -152,6 +181,14 @@ func printPortStats(w io.Writer, s *client.Stats) {
 		table(w, func(row func(...any)) {
 			for _, n := range names(p.Counters) {
 				row(n, p.Counters[n])
+			}
+		})
+	}
+	for _, x := range s.Wires {
+		fmt.Fprintf(w, "\nwire of %s, of the simulated card\n", x.IfName)
+		table(w, func(row func(...any)) {
+			for _, n := range names(x.Counters) {
+				row(n, x.Counters[n])
 			}
 		})
 	}

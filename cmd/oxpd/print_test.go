@@ -114,6 +114,17 @@ func TestOutput(t *testing.T) {
 	lost := *stats
 	lost.Sums = client.Sums{Quiet: true, Taken: 16, Addends: map[string]uint64{"rx_packets": 12}, Difference: 4}
 	both(t, "stats-unaccounted", &lost, printStats)
+	twice := *stats
+	twice.Sums = client.Sums{Quiet: true, Taken: 16, Addends: map[string]uint64{"rx_packets": 27}, Difference: -11}
+	both(t, "stats-more", &twice, printStats)
+	sim := *stats
+	sim.Wires = []client.WireStats{
+		{IfName: "oxp9", Label: "PortF1", Counters: map[string]uint64{
+			"in": 20, "passed": 15, "link_down": 1, "runt": 1, "oversize": 1, "filtered": 2, "out": 12, "out_link_down": 1, "out_refused": 2, "replay_sent": 20, "replay_cut": 3,
+		}},
+	}
+	both(t, "stats-sim", &sim, printStats)
+	both(t, "stats-sim-port", &sim, printPortStats)
 	busy := *stats
 	busy.Sums = client.Sums{Taken: 16, Addends: map[string]uint64{"rx_packets": 12}, Difference: 4}
 	both(t, "stats-busy", &busy, printStats)

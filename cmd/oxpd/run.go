@@ -3,11 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"oxpd/internal/daemon"
+	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/daemon/simcard"
 	"oxpd/octep"
@@ -23,12 +28,13 @@ func (a *app) runCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "run", Short: "the daemon", Args: args(0, 0),
-		Long: "Brings the card up, gives the host its twelve ports as oxp1 to oxp12, and serves until SIGTERM, SIGINT or oxpd stop.",
+		Long: "Brings the card up, gives the host its twelve ports as oxp1 to oxp12, and serves until SIGTERM, SIGINT or oxpd stop.\n" +
+			"SIGHUP is logged and does nothing else: this version reads its configuration once, when it starts.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg := config.Default()
-			if file != "" {
+			if cmd.Flags().Changed("config") {
 				var err error
-				if cfg, err = config.Load(file); err != nil {
+				if cfg, err = load(cmd, file); err != nil {
 					return err
 				}
 			}
@@ -53,6 +59,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	defer ignore(log)()
 	err := daemon.New(daemon.Options{
 		Config:    cfg,
 		Version:   buildVersion().String(),
@@ -64,7 +71,35 @@ func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
 	}).Run(ctx)
 	var running *daemon.RunningError
 	if errors.As(err, &running) {
+		if _, err := os.Lstat(cfg.Socket); errors.Is(err, fs.ErrNotExist) {
+			return (&client.HeldError{Socket: running.Socket, PID: running.PID})
+		}
 		return &hinted{err, "use it (oxpd status" + socketFlag(cfg.Socket) + "), stop it (oxpd stop" + socketFlag(cfg.Socket) + "), or give --socket another path"}
 	}
 	return err
+}
+
+// ignore keeps SIGHUP, which comes with a terminal that goes away or from somebody
+// who wants the configuration read again, from ending the daemon without its stop
+// sequence, until the function that it returns is called.
+func ignore(log *slog.Logger) (undo func()) {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, unix.SIGHUP)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-hup:
+				log.Warn("SIGHUP is ignored: the configuration is read once, at the start", "end", "SIGTERM or oxpd stop")
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(hup)
+		close(quit)
+		<-done
+	}
 }

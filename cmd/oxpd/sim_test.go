@@ -55,8 +55,8 @@ func TestSimUsage(t *testing.T) {
 		err  string
 	}{
 		{"unknown command", []string{"sim", "play"}, 2, `unknown command "play" of oxpd sim`},
-		{"no capture", []string{"sim", "replay", "--port", "oxp9"}, 2, "want at least 1"},
-		{"two captures", []string{"sim", "replay", dns, dns, "--port", "oxp9"}, 2, "want at most 1"},
+		{"no capture", []string{"sim", "replay", "--port", "oxp9"}, 2, "oxpd: sim replay: CAPTURE is missing"},
+		{"two captures", []string{"sim", "replay", dns, dns, "--port", "oxp9"}, 2, "is one argument too many"},
 		{"no port", []string{"sim", "replay", dns}, 2, "which port? --port is missing"},
 		{"unknown port", []string{"sim", "replay", dns, "--port", "oxp13"}, 2, `unknown port "oxp13"`},
 		{"unknown pace", []string{"sim", "replay", dns, "--port", "oxp9", "--pace", "fast"}, 2, `pace "fast": want host, capture or wire`},

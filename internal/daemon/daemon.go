@@ -114,9 +114,13 @@ const answerLimit = 3 * time.Second // wall clock, for answers in progress when 
 // cure. Then it runs the stop sequence and returns when no goroutine of it is
 // left. The result is nil for a stop that was asked for.
 //
-// Errors: *RunningError before anything was touched; otherwise that of the stage
+// Errors: *PrivilegeError, *ListenError and *RunningError before anything was
+// touched; otherwise that of the stage
 // which failed, or of the stop sequence.
 func (d *Daemon) Run(ctx context.Context) error {
+	if err := mayMakeInterfaces(); err != nil {
+		return err
+	}
 	sock, err := listen(d.cfg.Socket)
 	if err != nil {
 		return err

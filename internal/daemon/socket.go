@@ -50,13 +50,14 @@ type controlSocket struct {
 
 // listen takes the lock next to path and listens on path with mode 0600. A
 // socket that nobody listens on any more is replaced; anything else in its
-// place is left alone and refused. Another daemon gives a *RunningError.
+// place is left alone and refused. Errors: *RunningError for another daemon,
+// otherwise a *ListenError.
 func listen(path string) (*controlSocket, error) {
 	if err := client.CheckSocket(path); err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, &ListenError{path, err}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), socketDir); err != nil {
-		return nil, fmt.Errorf("make directory of the control socket: %w", err)
+		return nil, &ListenError{path, fmt.Errorf("make its directory: %w", err)}
 	}
 	lock, err := takeLock(path)
 	if err != nil {
@@ -74,9 +75,9 @@ func listenLocked(path string, lock *os.File) (*controlSocket, error) {
 	switch fi, err := os.Lstat(path); {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("look at the control socket: %w", err)
+		return nil, &ListenError{path, err}
 	case fi.Mode()&os.ModeSocket == 0:
-		return nil, fmt.Errorf("listen on %s: a file that is not a socket is in its place", path)
+		return nil, &ListenError{path, errors.New("a file that is not a socket is in its place")}
 	default:
 		if pid, ok := listener(path); ok {
 			return nil, &RunningError{Socket: path, PID: pid}
@@ -91,7 +92,7 @@ func listenLocked(path string, lock *os.File) (*controlSocket, error) {
 	_ = os.Remove(fresh) // left by a process of the same number that died between the two steps
 	l, err := bind(fresh)
 	if err != nil {
-		return nil, fmt.Errorf("listen on the control socket: %w", err)
+		return nil, &ListenError{path, err}
 	}
 	l.SetUnlinkOnClose(false)
 	var st unix.Stat_t
@@ -105,7 +106,7 @@ func listenLocked(path string, lock *os.File) (*controlSocket, error) {
 	if err != nil {
 		_ = l.Close()
 		_ = os.Remove(fresh)
-		return nil, fmt.Errorf("put the control socket in its place: %w", err)
+		return nil, &ListenError{path, fmt.Errorf("put it in its place: %w", err)}
 	}
 	return &controlSocket{Listener: l, path: path, lock: lock, ino: st.Ino}, nil
 }
@@ -141,14 +142,14 @@ func (s *controlSocket) release() error {
 func takeLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path+lockSuffix, os.O_RDWR|os.O_CREATE, lockMode)
 	if err != nil {
-		return nil, fmt.Errorf("open lock of the control socket: %w", err)
+		return nil, &ListenError{path, fmt.Errorf("open its lock: %w", err)}
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, &RunningError{Socket: path, PID: lockPID(f)}
 		}
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		return nil, &ListenError{path, fmt.Errorf("lock %s: %w", f.Name(), err)}
 	}
 	err = f.Truncate(0)
 	if err == nil {
@@ -156,7 +157,7 @@ func takeLock(path string) (*os.File, error) {
 	}
 	if err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("write %s: %w", f.Name(), err)
+		return nil, &ListenError{path, fmt.Errorf("write %s: %w", f.Name(), err)}
 	}
 	return f, nil
 }

@@ -89,6 +89,14 @@ func TestListen(t *testing.T) {
 		require.ErrorContains(t, err, "at most 107")
 		assert.NoFileExists(t, path+lockSuffix, "nothing is made on the way")
 	})
+	t.Run("behind a file", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(file, nil, 0o600))
+		_, err := listen(file + "/oxpd.sock")
+		var le *ListenError
+		require.ErrorAs(t, err, &le)
+		assert.EqualError(t, err, "listen on "+file+"/oxpd.sock: make its directory: mkdir "+file+": not a directory")
+	})
 	t.Run("a file in its place is kept", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "oxpd.sock")
 		require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))

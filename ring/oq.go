@@ -390,9 +390,17 @@ func (o *OQ) credit() error {
 	return nil
 }
 
-// walk takes up to n packets from the read index on, stops at the first entry
-// that holds none, delivers what it took and poisons every buffer of it.
+// walk takes packets and marks the time in which the counters do not add up.
 func (o *OQ) walk(n int) (took int) {
+	o.cnt.walks.Add(1)
+	took = o.take(n)
+	o.cnt.walks.Add(1)
+	return took
+}
+
+// take takes up to n packets from the read index on, stops at the first entry
+// that holds none, delivers what it took and poisons every buffer of it.
+func (o *OQ) take(n int) (took int) {
 	var (
 		start   = o.read
 		frames  int // waiting for delivery

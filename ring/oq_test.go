@@ -927,3 +927,29 @@ func TestWatchdogCountsWhatNoMessageAnnounced(t *testing.T) {
 	assert.Equal(t, []uint64{2, 1}, []uint64{s.WdRuns, s.WdRescues})
 	h.check()
 }
+
+// TestWalksTellWhenCountersBelongTogether: the sink has counted a frame that
+// rx_done has not.
+func TestWalksTellWhenCountersBelongTogether(t *testing.T) {
+	h := newHand(t)
+	before, open := h.rings.Walks()
+	assert.False(t, open)
+	inside := uint64(0)
+	h.sink.each = func(Frame) {
+		n, open := h.rings.Walks()
+		assert.True(t, open, "in the middle of a walk")
+		inside = n
+		assert.Zero(t, h.rings.Stats().Done)
+	}
+	h.send(h.bytes(60))
+	h.send(h.bytes(9014))
+	require.Equal(t, 2, h.visit())
+	after, open := h.rings.Walks()
+	assert.False(t, open)
+	assert.Greater(t, inside, before, "it had begun")
+	assert.Greater(t, after, inside, "and has ended")
+	assert.EqualValues(t, 2, h.rings.Stats().Done)
+	h.visit()
+	n, _ := h.rings.Walks()
+	assert.Equal(t, after, n, "nothing was taken")
+}

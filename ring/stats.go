@@ -14,6 +14,7 @@ type oqCounters struct {
 	capped, returned, carry                    atomic.Uint64
 	delivered                                  atomic.Uint64
 	wdRuns, wdRescues, wdStalls, intr, drained atomic.Uint64
+	walks                                      atomic.Uint64 // odd while packets are being taken
 }
 
 // iqCounters are the counters of the input queue.
@@ -115,6 +116,20 @@ func (s *OQStats) add(q *OQStats) {
 	s.WdRuns += q.WdRuns
 	s.WdRescues += q.WdRescues
 	s.WdStalls += q.WdStalls
+}
+
+// Walks tells whether packets are being taken at this moment, and how often that
+// has begun or ended. What is counted on the way, by the rings and by the sink, is
+// complete between two walks only: rx_done moves at the end of one, the sink's
+// counters in its middle. Counters that were read between two calls which return
+// the same n and no open walk belong together.
+func (r *Rings) Walks() (n uint64, open bool) {
+	for _, o := range r.oqs {
+		w := o.cnt.walks.Load()
+		n += w
+		open = open || w&1 != 0
+	}
+	return n, open
 }
 
 // Stats reads all counters. It touches no register and may be called at any

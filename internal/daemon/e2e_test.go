@@ -695,6 +695,42 @@ func TestEveryFrameIsAccountedFor(t *testing.T) {
 	})
 }
 
+// TestSumsUnderTraffic: a difference that is shown as one of a quiet moment is a
+// lost frame, also while the rings are busy.
+func TestSumsUnderTraffic(t *testing.T) {
+	r := start(t, rigOptions{}).running()
+	r.mustIP("link", "set", "oxp9", "up")
+	require.NoError(t, r.setMTU("F1", 9000))
+	stop := make(chan struct{})
+	var sender sync.WaitGroup
+	sender.Add(1)
+	go func() {
+		defer sender.Done()
+		w := r.card.Wire(1)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for range 32 {
+				w.Send(frame(9014))
+			}
+			r.wait("the wire to be free", func() bool { s := w.Stats(); return s.In == s.Passed+s.Overrun+s.LinkDown })
+		}
+	}()
+	defer sender.Wait()
+	defer close(stop)
+	var taken uint64
+	for i := 0; i < 3000 || taken < 5000; i++ {
+		s := r.d.stats(nil)
+		taken = s.Sums.Taken
+		if s.Sums.Quiet {
+			require.True(t, s.Sums.Accounted, "%+v", s.Sums)
+		}
+	}
+}
+
 func TestReadingAsksNothingOfTheCard(t *testing.T) {
 	r := start(t, rigOptions{config: func(c *config.Config) {
 		c.LinkPoll, c.Reconcile = config.Duration(time.Minute), config.Duration(time.Minute)

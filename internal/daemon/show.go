@@ -264,8 +264,8 @@ type wired interface{ WireStats() []client.WireStats }
 // which no packet arrives.
 const sumTries = 3
 
-// read takes all counters: the device's, then the ports', then the device's again
-// to see whether anything moved.
+// read takes all counters. quiet says that no packet was being taken meanwhile, so
+// that they belong together (ring.Rings.Walks).
 func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bool) {
 	d.mu.Lock()
 	rings := d.rings
@@ -274,13 +274,16 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bo
 		taps[p.Board().Index] = p
 	}
 	d.mu.Unlock()
-	device := func() (s ring.Stats) {
+	walks := func() (n uint64, open bool) {
 		if rings != nil {
-			s = rings.Stats()
+			n, open = rings.Walks()
 		}
-		return s
+		return n, open
 	}
-	dev = device()
+	before, open := walks()
+	if rings != nil {
+		dev = rings.Stats()
+	}
 	for i := range ports {
 		if p := taps[i]; p != nil {
 			ports[i] = p.Stats()
@@ -288,7 +291,8 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bo
 			ports[i] = d.counts[i].Stats()
 		}
 	}
-	return dev, ports, device().Done == dev.Done
+	after, _ := walks()
+	return dev, ports, !open && before == after
 }
 
 // deviceCounters flattens the ring counters under the names that they carry.

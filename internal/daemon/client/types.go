@@ -178,14 +178,14 @@ type PortStats struct {
 // disposition counter (datapath.md 4, invariant 4).
 type Sums struct {
 	Accounted  bool              `json:"accounted"`
-	Quiet      bool              `json:"quiet"` // nothing arrived while the counters were read; only then a difference means something
+	Quiet      bool              `json:"quiet"` // no packet was being taken while the counters were read; only then a difference means something
 	Taken      uint64            `json:"rx_done"`
 	Addends    map[string]uint64 `json:"addends"`
 	Difference int64             `json:"difference"` // rx_done less the sum of the addends
 }
 
 // Check returns nil when every packet is accounted for, and otherwise an error
-// with the sum. A difference while packets arrive (not Quiet) says nothing.
+// with the sum. A difference while packets are taken (not Quiet) says nothing.
 func (s *Sums) Check() error {
 	if s.Accounted {
 		return nil

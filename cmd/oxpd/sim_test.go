@@ -47,7 +47,10 @@ func TestSimUsage(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
 	require.NoError(t, os.WriteFile(text, []byte("hello, world"), 0o600))
-	dns := captures + "dns.pcap"
+	b, err := os.ReadFile(captures + "dns.pcap")
+	require.NoError(t, err)
+	dns := filepath.Join(dir, "dns.pcap")
+	require.NoError(t, os.WriteFile(dns, b, 0o600))
 	for _, tc := range []struct {
 		name string
 		args []string

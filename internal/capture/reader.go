@@ -160,6 +160,7 @@ func (d *Reader) take(n int, what string) ([]byte, error) {
 		step := min(n-len(b), growth)
 		if cap(b)-len(b) < step {
 			b = append(make([]byte, 0, len(b)+step), b...)
+			d.frame = b
 		}
 		got, err := io.ReadFull(d.in, b[len(b):len(b)+step])
 		d.at += int64(got)
@@ -168,7 +169,6 @@ func (d *Reader) take(n int, what string) ([]byte, error) {
 		}
 		b = b[:len(b)+step]
 	}
-	d.frame = b
 	return b, nil
 }
 

@@ -201,10 +201,10 @@ func cutCapture(t *testing.T, whole, cut int) string {
 }
 
 func TestRunRefuses(t *testing.T) {
-	good := filepath.Join(committed, "dns.pcap")
-	b, err := os.ReadFile(good)
+	b, err := os.ReadFile(filepath.Join(committed, "dns.pcap"))
 	require.NoError(t, err)
-	broken := filepath.Join(t.TempDir(), "broken.pcap")
+	good, broken := filepath.Join(t.TempDir(), "good.pcap"), filepath.Join(t.TempDir(), "broken.pcap")
+	require.NoError(t, os.WriteFile(good, b, 0o644))
 	require.NoError(t, os.WriteFile(broken, b[:len(b)-1], 0o644))
 	p := portOf(t, "oxp9")
 	for _, tc := range []struct {

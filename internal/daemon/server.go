@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 const (
 	maxBody        = 4 << 10
 	maxHeader      = 16 << 10
+	headerLimit    = 2 * time.Second // for the first line and the headers
 	readLimit      = 5 * time.Second
 	idleLimit      = 5 * time.Second
 	maxClients     = 64
@@ -116,12 +118,21 @@ func newServer(c control, log *slog.Logger) *http.Server {
 		v, err := c.stop(ctx, in.Teardown)
 		answer(w, v, err)
 	})
+	for path, methods := range map[string]string{
+		"/v1/status": "GET", "/v1/ports": "GET", "/v1/ports/{port}/mtu": "GET, PUT", "/v1/stats": "GET", "/v1/counters": "GET", "/v1/stop": "POST",
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", methods)
+			refuse(w, http.StatusMethodNotAllowed, fmt.Errorf("%s takes %s and no %s", r.URL.Path, methods, r.Method))
+		})
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, nil, &refusal{fmt.Errorf("no such request: %s %s", r.Method, r.URL.Path), client.CodeUsage})
+		refuse(w, http.StatusNotFound, fmt.Errorf("no such request: %s %s", r.Method, r.URL.Path))
 	})
 	return &http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: readLimit,
+		Handler:           whole(mux),
+		ConnContext:       withConn,
+		ReadHeaderTimeout: headerLimit,
 		ReadTimeout:       readLimit,
 		WriteTimeout:      stopAnswerWait + readLimit,
 		IdleTimeout:       idleLimit,
@@ -184,6 +195,10 @@ func describe(err error) *client.Error {
 	case errors.Is(err, mmio.ErrGone):
 		e.Code = client.CodeGone
 	case errors.Is(err, rpc.ErrTimeout), errors.Is(err, rpc.ErrStalled), errors.Is(err, context.DeadlineExceeded):
+	write(w, status, doc)
+}
+
+func write(w http.ResponseWriter, status int, doc any) {
 		e.Code = client.CodeTimeout
 	case errors.Is(err, rpc.ErrNotConfigured):
 		e.Code = client.CodeNotReady

@@ -168,9 +168,10 @@ func TestBadRequests(t *testing.T) {
 		return "PUT /v1/ports/oxp9/mtu HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
 	}
 	for _, tc := range []struct{ name, text, want string }{
-		{"unknown path", "GET /v2/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 400 Bad Request"},
-		{"wrong method", "DELETE /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 400 Bad Request"},
-		{"body too long", put(`{"mtu":1500` + strings.Repeat(" ", maxBody) + "}"), "HTTP/1.1 400 Bad Request"},
+		{"unknown path", "GET /v2/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404 Not Found"},
+		{"wrong method", "DELETE /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"},
+		{"wrong method of a port", "POST /v1/ports/oxp9/mtu HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 405 Method Not Allowed"},
+		{"body too long", put(`{"mtu":1500` + strings.Repeat(" ", maxBody) + "}"), "HTTP/1.1 413 Request Entity Too Large"},
 		{"unknown field", put(`{"mtv":1500}`), "HTTP/1.1 400 Bad Request"},
 		{"text for a number", put(`{"mtu":"abc"}`), "HTTP/1.1 400 Bad Request"},
 		{"header too long", "GET /v1/status HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("y", 2*maxHeader) + "\r\n\r\n", "HTTP/1.1 431 Request Header Fields Too Large"},
@@ -207,4 +208,60 @@ func TestServerBounds(t *testing.T) {
 	assert.Positive(t, srv.ReadTimeout)
 	assert.Positive(t, srv.IdleTimeout)
 	assert.Greater(t, srv.WriteTimeout, max(mtuLimit, countersLimit, stopAnswerWait))
+}
+
+// TestHalfOpenClients: those that connect and do not finish their request keep
+// nobody from an answer in the time that `oxpd status` waits.
+func TestHalfOpenClients(t *testing.T) {
+	for _, tc := range []struct {
+		name, text string
+		clients    int
+	}{
+		{"nothing is said", "", 900},
+		{"half a line", "GET /v1/sta", 200},
+		{"no end of the headers", "GET /v1/status HTTP/1.1\r\nHost: x\r\n", 200},
+		{"no body", "PUT /v1/ports/oxp9/mtu HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n", 200},
+		{"half a body", "PUT /v1/ports/oxp9/mtu HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\n{", 200},
+		{"answered, and kept open", "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 200},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := serveFake(t, &fakeControl{})
+			for range tc.clients {
+				c, err := net.Dial("unix", path)
+				require.NoError(t, err)
+				defer c.Close()
+				_, _ = io.WriteString(c, tc.text) // it may have been closed already
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			s, err := client.New(path).Status(ctx)
+			require.NoError(t, err)
+			assert.Equal(t, 7, s.PID)
+		})
+	}
+}
+
+// TestAnswersAreNotCutOff by those who come after: a request that is being
+// answered keeps its connection.
+func TestAnswersAreNotCutOff(t *testing.T) {
+	f := &fakeControl{release: make(chan struct{})}
+	path := serveFake(t, f)
+	errs := make(chan error, maxClients/2)
+	for range maxClients / 2 {
+		go func() {
+			_, err := client.New(path).Counters(context.Background())
+			errs <- err
+		}()
+	}
+	for range 4 * maxClients {
+		c, err := net.Dial("unix", path)
+		require.NoError(t, err)
+		defer c.Close()
+	}
+	_, err := client.New(path).Status(context.Background()) // comes after all of them
+	require.NoError(t, err)
+	close(f.release)
+	for range maxClients / 2 {
+		require.NoError(t, <-errs)
+	}
 }

@@ -151,6 +151,31 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	return nil
 }
 
+// whole reads the body of a request, up to maxBody, before anything is done about
+// it: what is slow to come is the client's time and not the daemon's.
+func whole(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		var long *http.MaxBytesError
+		switch {
+		case errors.As(err, &long):
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", maxBody))
+			return
+		case err != nil:
+			refuse(w, http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(b))
+		defer answering(r)()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// refuse answers what is no request of this socket.
+func refuse(w http.ResponseWriter, status int, err error) {
+	write(w, status, &client.Error{Schema: client.Schema, Code: client.CodeUsage, Message: err.Error()})
+}
+
 // answer writes a document, or the refusal that err is.
 func answer(w http.ResponseWriter, doc any, err error) {
 	status := http.StatusOK
@@ -158,6 +183,10 @@ func answer(w http.ResponseWriter, doc any, err error) {
 		e := describe(err)
 		doc, status = e, statusOf(e.Code)
 	}
+	write(w, status, doc)
+}
+
+func write(w http.ResponseWriter, status int, doc any) {
 	b, err := json.Marshal(doc)
 	if err != nil {
 		http.Error(w, "encode answer: "+err.Error(), http.StatusInternalServerError)
@@ -195,10 +224,6 @@ func describe(err error) *client.Error {
 	case errors.Is(err, mmio.ErrGone):
 		e.Code = client.CodeGone
 	case errors.Is(err, rpc.ErrTimeout), errors.Is(err, rpc.ErrStalled), errors.Is(err, context.DeadlineExceeded):
-	write(w, status, doc)
-}
-
-func write(w http.ResponseWriter, status int, doc any) {
 		e.Code = client.CodeTimeout
 	case errors.Is(err, rpc.ErrNotConfigured):
 		e.Code = client.CodeNotReady

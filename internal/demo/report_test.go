@@ -57,8 +57,8 @@ func TestReporterLines(t *testing.T) {
 			"  ok    oxp9   PortF1  02:c8:52:00:00:0a  up    1,500\n", true,
 		},
 		{
-			"a port that is not up", func(r *reporter) { r.port(Port{"oxp9", "PortF1", "", "unknown", 0, false}) },
-			"  FAIL  oxp9   PortF1                     unknown 0\n", false,
+			"a port that is not up, which a check counts", func(r *reporter) { r.port(Port{"oxp9", "PortF1", "", "unknown", 0, false}) },
+			"  FAIL  oxp9   PortF1                     unknown 0\n", true,
 		},
 		{
 			"a rate decides nothing", func(r *reporter) { r.rate(Rate{9000, down, 0, 7178.4, 8948, 5}) },
@@ -77,6 +77,29 @@ func TestReporterLines(t *testing.T) {
 			c.do(r)
 			r.finish(nil)
 			assert.Empty(t, out.String(), "lines beside a JSON document")
+		})
+	}
+}
+
+// TestTotalsAgree: the number of checks that people read is the one in the document.
+func TestTotalsAgree(t *testing.T) {
+	for name, holds := range map[string]string{"all hold": "2", "one does not": "3"} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			r := &reporter{start: now(), out: &out}
+			r.port(Port{IfName: "oxp1", OK: true})
+			r.check("ports", "1 of 1", "1 of 1")
+			r.count("spans", 2, 2)
+			r.check("ping", holds, "2")
+			out.Reset()
+			doc := r.finish(nil)
+			want := "all 3 checks"
+			if !doc.OK {
+				want = "1 of 3 checks"
+			}
+			assert.Contains(t, out.String(), want)
+			assert.Len(t, doc.Checks, 3)
+			assert.Equal(t, holds == "2", doc.OK)
 		})
 	}
 }

@@ -123,6 +123,7 @@ func ports(ctx context.Context, l *lab, r *reporter, _ board.Port) error {
 	}
 	r.say("  %-*s  %-6s %-7s %-17s  %-5s %s", wordWidth, "", "port", "label", "MAC", "link", "MTU")
 	seen := map[string]bool{}
+	good := 0
 	for _, p := range board.All() {
 		got, known := list.Find(p.Name)
 		link, err := l.host.Link(p.Name)
@@ -130,13 +131,18 @@ func ports(ctx context.Context, l *lab, r *reporter, _ board.Port) error {
 			return err
 		}
 		mac, macErr := net.ParseMAC(got.Address)
-		r.port(Port{
+		row := Port{
 			IfName: p.Name, Label: got.Label, Address: got.Address, Link: got.Link, MTU: got.MTU,
 			OK: known && got.Label == p.Label && macErr == nil && !seen[got.Address] && link.MAC.String() == mac.String() &&
 				got.Link == client.LinkUp && link.Carrier && got.MTU == board.DefaultMTU && got.LIF.MTU == board.DefaultMTU && link.MTU == board.DefaultMTU,
-		})
+		}
+		r.port(row)
+		if row.OK {
+			good++
+		}
 		seen[got.Address] = true
 	}
+	r.check("link, MAC of its own, MTU 1,500 at every port", of(good, board.Ports), of(board.Ports, board.Ports))
 	answered := 0
 	for _, p := range board.All() {
 		// The kernel starts an interface's queue a moment after its carrier:

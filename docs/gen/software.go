@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,7 +49,7 @@ var meanings = []struct{ name, moves string }{
 	{"rxwd_rescues", "the watchdog took something from a queue that had not asked"},
 	{"rxwd_stalls", "of those, when much had waited and nobody else had been inside"},
 	{"tx_posted", "an instruction is posted to the input queue"},
-	{"tx_finished", "the card has finished with an instruction (IN_CNTS)"},
+	{"tx_finished", "the card has finished with an instruction, as far as oxpd has looked: IN_CNTS is read when slots are wanted and never by reading counters, so this may lag behind `tx_posted` while nothing is sent"},
 	{"tx_posted_bytes", "bytes of posted frames, padding included"},
 	{"tx_iq_full", "a frame refused for want of a slot; where reading the interface can stop instead, it stops"},
 	{"tx_bad_count", "IN_CNTS moved by more than was outstanding"},
@@ -75,11 +76,59 @@ var meanings = []struct{ name, moves string }{
 	{"tap_kernel_dropped", "the interface's own queue was full, or a frame was sent without carrier: the kernel's tx_dropped. Of an interface that somebody removed, the number in the kernel's news of it, or else as last looked at"},
 }
 
+// wireMeanings are the counters of a simulated card's wires: in the order of a
+// frame that comes in, then one that goes out.
+var wireMeanings = []struct{ name, moves string }{
+	{"in", "a frame was sent into the port from outside; it is in one of the next eight, or still on the wire"},
+	{"link_down", "the port was down, or its far side"},
+	{"runt", "shorter than 14 bytes"},
+	{"oversize", "longer than the port's MAC takes"},
+	{"switch_dropped", "longer than the switch's cap (ten ports)"},
+	{"overrun", "more was sent at once than the wire holds"},
+	{"filtered", "unicast to a MAC that is not the port's"},
+	{"no_fast_path", "the fast path was not running"},
+	{"passed", "seen by the fast path, whose own counters say more"},
+	{"out", "a frame left the card for the wire"},
+	{"out_link_down", "of those that the coprocessor counts as sent: the port was down"},
+	{"out_switch_dropped", "the same: longer than the switch's cap"},
+	{"out_refused", "of `out`: nobody at the other end took it"},
+	{"replay_sent", "of a capture: a packet was sent into the port"},
+	{"replay_cut", "of a capture: a packet that was kept only in part, and not sent"},
+	{"recorded", "a frame was written to the recording"},
+}
+
+// wireName finds the counters in the source of the simulated card's device, which
+// this program does not import.
+var wireName = regexp.MustCompile(`"([a-z_]+)": s\.|to\["([a-z_]+)"\]`)
+
+// wireCounters are the names in that source.
+func wireCounters(root string) (map[string]bool, error) {
+	names := map[string]bool{}
+	for _, file := range []string{"simcard.go", "pcap.go"} {
+		b, err := os.ReadFile(filepath.Join(root, "internal/daemon/simcard", file))
+		if err != nil {
+			return nil, err
+		}
+		for _, line := range strings.Split(string(b), "\n") {
+			for _, m := range wireName.FindAllStringSubmatch(line, -1) {
+				names[m[1]+m[2]] = true
+			}
+			if left, _, ok := strings.Cut(line, "="); ok && strings.Contains(left, `to["`) {
+				for _, part := range strings.Split(left, `to["`)[1:] {
+					name, _, _ := strings.Cut(part, `"`)
+					names[name] = true
+				}
+			}
+		}
+	}
+	return names, nil
+}
+
 // dispositions are the addends of rx_done.
 var dispositions = []string{"rx_packets", "rx_malformed", "rx_toolong", "tap_down", "tap_err", "rx_untagged", "rx_filtered", "rx_span_nobuf", "rx_long"}
 
 // counters is every counter.
-func counters(string) (string, error) {
+func counters(root string) (string, error) {
 	d := head("Counters")
 	d.text("`oxpd stats` shows oxpd's own, `oxpd counters` the coprocessor's. Names are those of the published records " +
 		"([datapath.md](../hardware/datapath.md), section 4; [rpc-lif.md](../hardware/rpc-lif.md), section 6).")
@@ -87,6 +136,10 @@ func counters(string) (string, error) {
 	d.text("Each packet taken from a ring ends in exactly one of these, and `oxpd stats` says whether the sum closes:")
 	d.code("rx_done = " + strings.Join(dispositions, " + "))
 	d.text("`rx_packets`, `rx_malformed`, `rx_toolong`, `tap_down` and `tap_err` are those of all ports together. Every other counter is an event beside that sum.")
+	d.text("The ports count in the middle of a pass over a ring and `rx_done` at its end. `sums.quiet` of the document says that no packet was being taken " +
+		"from the first counter read to the last, so that they belong together: only then does `sums.difference` (`rx_done` less the addends; negative: they are more) " +
+		"mean anything, and only then is a sum that does not close a lost or a doubled packet. Under traffic a reading is tried again a few times, " +
+		"and may come out as not quiet: ask again.")
 
 	means := map[string]string{}
 	for _, m := range meanings {
@@ -122,10 +175,29 @@ func counters(string) (string, error) {
 		}
 	}
 
+	d.section("Of the wires of a simulated card")
+	d.text("`oxpd stats` shows them when the card is simulated, by port; a real card has no such counters. See [Wires](../simulator/wires.md).")
+	have, err := wireCounters(root)
+	if err != nil {
+		return "", err
+	}
+	rows := make([][]string, 0, len(wireMeanings))
+	for _, m := range wireMeanings {
+		if !have[m.name] {
+			return "", fmt.Errorf("meaning of a wire's counter that does not exist: %s", m.name)
+		}
+		delete(have, m.name)
+		rows = append(rows, []string{quote(m.name), m.moves})
+	}
+	for name := range have {
+		return "", fmt.Errorf("counter %s of a wire has no meaning", name)
+	}
+	d.table([]string{"counter", "moves when"}, rows)
+
 	d.section("Of the coprocessor")
 	d.text("Its 182, by index; KN is the host. `TX_DROP` is a total beside the others and no addend. `TX_DROP_QUEUE_FULL` has two meanings: " +
 		"a full ring of the host (`TX_KN` less `rx_done`) and a full queue towards a wire (`FROM_KN_TO_WIRE` less `TX_WIRE` less `TX_WIRE_ERR`).")
-	rows := make([][]string, 0, len(msg.CounterNames))
+	rows = make([][]string, 0, len(msg.CounterNames))
 	for i, n := range msg.CounterNames {
 		rows = append(rows, []string{strconv.Itoa(i), quote(n)})
 	}

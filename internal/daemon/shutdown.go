@@ -68,6 +68,9 @@ func (d *Daemon) shutdown() error {
 		d.mu.Unlock()
 		errs = append(errs, dev.Close())
 	}
+	if card, ok := dev.(fleeting); ok && card.EndsOnClose() {
+		result.RebootNeeded = false // nobody meets what it knows
+	}
 	if result.RebootNeeded {
 		note("reboot the coprocessor before the next start: it knows ring memory that no longer exists, or rings that are disabled")
 	}
@@ -79,6 +82,20 @@ func (d *Daemon) shutdown() error {
 	d.mu.Unlock()
 	return errors.Join(errs...)
 }
+
+// logLeft names what is under way when the end comes: nobody waits for it.
+func (d *Daemon) logLeft(rings *ring.Rings) {
+	tx, rx, err := rings.Left()
+	switch {
+	case err != nil:
+		d.log.Warn("what is left in the rings is not known", "err", err)
+	case tx > 0 || rx > 0:
+		d.log.Warn("left in the rings", "frames", tx, "packets", rx)
+	}
+}
+
+// fleeting is a card that is gone once its device is closed.
+type fleeting interface{ EndsOnClose() bool }
 
 // release decides about the memory that the card knows (design.md, rule 7): kept
 // when its provider keeps it; otherwise bus mastering is cleared before it goes;

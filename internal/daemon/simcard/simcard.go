@@ -118,6 +118,10 @@ func (d *Device) WireStats() []client.WireStats {
 	return all
 }
 
+// EndsOnClose tells that the next start meets another card, which knows nothing of
+// this one.
+func (d *Device) EndsOnClose() bool { return true }
+
 // Close takes the wires away, with every recording in its file, and switches the
 // card off.
 func (d *Device) Close() error {

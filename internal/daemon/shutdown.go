@@ -10,6 +10,7 @@ import (
 	"oxpd/internal/port"
 	"oxpd/octep"
 	"oxpd/octep/csr"
+	"oxpd/ring"
 	"oxpd/ring/wire"
 )
 
@@ -41,6 +42,9 @@ func (d *Daemon) shutdown() error {
 	if rings != nil {
 		rings.Stop()
 		result.RingsEnabled = armed && !gone
+	}
+	if rings != nil && armed && !gone {
+		d.logLeft(rings)
 	}
 	if rings != nil && !gone {
 		for q := range wire.OQs {

@@ -316,3 +316,55 @@ func TestSimSmallestSettingsCarryLongFrames(t *testing.T) {
 	assert.Equal(t, posted, out)
 	b.healthy()
 }
+
+// endless refills its ring with every frame that it takes from there, until it
+// has taken limit.
+type endless struct {
+	b           *bench
+	ring, limit int
+	frame       []byte
+	taken       int
+	others      []int // frames of the flood before each other frame
+}
+
+func (s *endless) Deliver(oq int, frames []Frame) {
+	if oq != s.ring {
+		s.others = append(s.others, s.taken)
+		return
+	}
+	s.taken += len(frames)
+	for range frames {
+		if s.taken < s.limit {
+			s.b.card.Wire(uint16(portF1.Tag)).Send(s.frame)
+		}
+	}
+	s.b.card.Advance(100 * time.Microsecond)
+}
+
+// One worker serves every ring: one that is never empty gets a slice, then the
+// others have their turn, at once and in every turn.
+func TestSimFloodedRingLeavesTheOthersTheirTurn(t *testing.T) {
+	sink := &endless{ring: -1}
+	b := newBench(t, sink)
+	sink.b = b
+	flooded, other := 0, 0
+	ring := b.ringOf(flooded)
+	for b.ringOf(other) == ring {
+		other++
+	}
+	w := b.card.Wire(uint16(portF1.Tag))
+	*sink = endless{b: b, ring: ring, limit: 40 * slicePackets, frame: udp(b.mac(portF1), flooded, 0, 60)}
+	work := b.rings.Workers(1)[0]
+	for range 2 * passPackets {
+		w.Send(sink.frame)
+	}
+	w.Send(udp(b.mac(portF1), other, 1, 60))
+	b.card.Advance(time.Millisecond)
+	_, _, err := work.Step(WakeIRQ)
+	require.NoError(t, err)
+	b.drain()
+	require.Len(t, sink.others, 1)
+	assert.LessOrEqual(t, sink.others[0], slicePackets+passPackets)
+	assert.GreaterOrEqual(t, sink.taken, sink.limit, "the flood went on")
+	b.healthy()
+}

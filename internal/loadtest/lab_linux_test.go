@@ -48,6 +48,9 @@ type lab struct {
 	client    *client.Client
 	log       *buffer
 	injected  [board.Ports]uint64 // frames that a test put on a wire itself
+	cancel    context.CancelFunc
+	ended     chan error
+	stopped   bool
 }
 
 // buffer is a log that several goroutines write.
@@ -77,8 +80,7 @@ func newLab(t *testing.T, change ...func(*config.Config)) *lab {
 		t.Skip("needs root: makes network namespaces and TAP interfaces")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	l := &lab{t: t, ctx: ctx, log: &buffer{}}
+	l := &lab{t: t, ctx: ctx, cancel: cancel, ended: make(chan error, 1), log: &buffer{}}
 	l.host, l.far = newNS(t), newNS(t)
 
 	cfg := config.Default()
@@ -108,18 +110,13 @@ func newLab(t *testing.T, change ...func(*config.Config)) *lab {
 			return dev, nil
 		},
 	})
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
+	go func() { l.ended <- d.Run(ctx) }()
 	t.Cleanup(func() {
-		if l.card != nil && !t.Failed() {
+		if l.card != nil && !l.stopped && !t.Failed() {
 			l.books()
 		}
-		cancel()
-		select {
-		case err := <-ended:
-			assert.NoError(t, err)
-		case <-time.After(hang):
-			t.Error("the daemon does not end")
+		if !l.stopped {
+			assert.NoError(t, l.stop())
 		}
 		if t.Failed() {
 			t.Logf("daemon's log:\n%s", l.log)
@@ -127,8 +124,8 @@ func newLab(t *testing.T, change ...func(*config.Config)) *lab {
 	})
 	select {
 	case l.card = <-opened:
-	case err := <-ended:
-		ended <- err
+	case err := <-l.ended:
+		l.ended <- err
 		t.Fatalf("the daemon ended: %v", err)
 	}
 	l.wait("every port up", func() bool {
@@ -137,6 +134,18 @@ func newLab(t *testing.T, change ...func(*config.Config)) *lab {
 	})
 	l.plug()
 	return l
+}
+
+// stop ends the daemon and waits for its end.
+func (l *lab) stop() error {
+	l.stopped = true
+	l.cancel()
+	select {
+	case err := <-l.ended:
+		return err
+	case <-time.After(hang):
+		return errors.New("the daemon does not end")
+	}
 }
 
 // newNS is a namespace whose interfaces send nothing by themselves.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -106,6 +107,13 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 	}
 	changes, refused := l.change(run, rand.New(rand.NewPCG(seed, 1<<32)))
 	for _, p := range board.All() {
+		l.wait(p.Name+": LIF and interface agree, on a value that may be", func() bool {
+			m, err := l.client.MTU(l.ctx, p.Name)
+			require.NoError(t, err)
+			return m.LIF == m.Interface && board.CheckMTU(m.LIF) == nil
+		})
+	}
+	for _, p := range board.All() {
 		l.settle(p, board.MaxMTU)
 	}
 	load.Wait()
@@ -116,6 +124,10 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 		assert.Empty(t, f.bad)
 	}
 	r := l.books()
+	for name, ns := range map[string]*netlab.NS{"host": l.host, "far": l.far} {
+		// A byte that changes on the way reaches no socket: the kernel's checksums see it.
+		assert.Zero(t, checksumErrors(t, ns), "checksum errors of the %s kernel", name)
+	}
 	assert.Positive(t, received)
 	assert.Positive(t, carried.Load())
 	assert.Positive(t, changes)
@@ -127,6 +139,34 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 	assert.NotContains(t, l.log.String(), "panic")
 	t.Logf("%d changes and %d foreign values; %d MB of TCP; %d of %d datagrams; frames to the host %d, refused by a LIF %d, from the host %d",
 		changes, refused, carried.Load()>>20, received, sent, r.stats.Device["rx_done"], r.card[msg.CntDropMTUExceeded], r.stats.Device["tx_posted"])
+}
+
+// checksumErrors is how many packets of IP, UDP and TCP the kernel of a namespace
+// refused because their bytes were not those that were sent.
+func checksumErrors(t *testing.T, ns *netlab.NS) (n uint64) {
+	t.Helper()
+	var text []byte
+	require.NoError(t, ns.Do(func() (err error) {
+		text, err = os.ReadFile("/proc/thread-self/net/snmp")
+		return err
+	}))
+	lines := strings.Split(string(text), "\n")
+	found := 0
+	for i := 0; i+1 < len(lines); i += 2 { // names, then values
+		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+		require.Len(t, values, len(names))
+		for k, name := range names {
+			proto := strings.TrimSuffix(names[0], ":")
+			if name == "InCsumErrors" && (proto == "Tcp" || proto == "Udp") || name == "InHdrErrors" && proto == "Ip" {
+				v, err := strconv.ParseUint(values[k], 10, 64)
+				require.NoError(t, err)
+				n += v
+				found++
+			}
+		}
+	}
+	require.Equal(t, 3, found, "%s", text)
+	return n
 }
 
 // change changes MTUs until ctx ends and returns how many it asked for, and how

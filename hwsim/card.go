@@ -34,7 +34,7 @@ type Latencies struct {
 	Read      time.Duration // from an instruction's fetch to the read of its data. Default 2 us, estimate
 	ToWire    time.Duration // fast path, host to wire. Default 5 us, estimate
 	ToHost    time.Duration // fast path, wire to host. Default 10 us, estimate
-	FreeAhead time.Duration // free mode: how far events may run ahead of the wall clock. Default 2 ms
+	FreeAhead time.Duration // free mode: how far steps of the data path may run ahead of the wall clock. Default 200 us
 }
 
 func (l *Latencies) defaults() {
@@ -50,7 +50,7 @@ func (l *Latencies) defaults() {
 	set(&l.Read, 2*time.Microsecond)
 	set(&l.ToWire, 5*time.Microsecond)
 	set(&l.ToHost, 10*time.Microsecond)
-	set(&l.FreeAhead, 2*time.Millisecond)
+	set(&l.FreeAhead, 200*time.Microsecond)
 }
 
 // Rates are the bandwidths of the board in bit/s. A zero field takes its default.

@@ -35,6 +35,7 @@ type datapath struct {
 // cycleLatencies are Latencies in cycles.
 type cycleLatencies struct {
 	fetch, read, toWire, toHost, ahead uint64
+	lead                               uint64 // a sleeping free card wakes so long before the next step, then does all until ahead
 }
 
 // freeBatch bounds what one event does at a time in free mode.
@@ -42,7 +43,7 @@ const freeBatch = 32
 
 func (c *Card) initDatapath() {
 	l := &c.o.Latencies
-	c.lat = cycleLatencies{cyclesOf(l.Fetch), cyclesOf(l.Read), cyclesOf(l.ToWire), cyclesOf(l.ToHost), cyclesOf(l.FreeAhead)}
+	c.lat = cycleLatencies{cyclesOf(l.Fetch), cyclesOf(l.Read), cyclesOf(l.ToWire), cyclesOf(l.ToHost), cyclesOf(l.FreeAhead), cyclesOf(l.FreeAhead / 2)}
 	c.crc = crc32.MakeTable(crc32.Castagnoli)
 	c.acc.init()
 	c.readEv = newEvent(flow, c.readData)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"oxpd/rpc/msg"
 )
 
 // unlimited takes the board's bandwidths away: what is left is the model's own speed.
@@ -94,6 +96,29 @@ func TestFreeMode(t *testing.T) {
 	}
 	assert.NotZero(t, irqs.Load())
 	h.clean()
+}
+
+// A burst comes at the wire's rate and not in one piece: a driver that comes in
+// time for that rate finds room on the ring.
+func TestFreeModeKeepsTheLineRate(t *testing.T) {
+	h := newRingHost(t, 1024).program(2032)
+	setMTU(t, h.c, tagF1, 9000)
+	const frames, frameBytes = 300, 9014 // 2.2 ms, and nearly two rings
+	const perFrame = (frameBytes + 20) * 8 * time.Second / 10_000_000_000
+	f := ipFrame(h.c, tagF1, frameBytes, ringOf(h, 0), 1)
+	for range frames {
+		h.wire(tagF1).Send(f)
+	}
+	start := time.Now()
+	h.c.Start()
+	for !h.c.Quiesced() || h.count(0) > 0 {
+		written := h.c.RingState(0).Packets
+		most := (time.Since(start)+h.c.o.Latencies.FreeAhead)/perFrame + 1
+		require.LessOrEqual(t, written, uint64(most), "after %v", time.Since(start))
+		h.take(0, 4)
+		require.Less(t, time.Since(start), hangGuard)
+	}
+	require.EqualValues(t, frames, h.c.RingState(0).Packets+h.c.Counter(msg.CntTXDropQueueFull))
 }
 
 // An idle card sleeps until the next thing is due.

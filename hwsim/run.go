@@ -132,7 +132,7 @@ func (c *Card) wakeAt() uint64 {
 		at = e.at
 	}
 	if e := c.agenda.first(flow); e != nil {
-		at = min(at, e.at-min(e.at, c.lat.ahead))
+		at = min(at, e.at-min(e.at, c.lat.lead))
 	}
 	return at
 }
@@ -186,6 +186,7 @@ func (c *Card) follow() {
 // Start lets the card run by itself: one goroutine follows the wall clock until
 // Close. It sleeps while nothing is due. Latencies shorter than
 // Latencies.FreeAhead cost no waiting; bandwidths hold over times longer than it.
+// While frames are under way it wakes twice in that time.
 func (c *Card) Start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,6 +226,9 @@ func (c *Card) loop() {
 	defer close(c.done)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	fine := newAlarm(c.wakeUp)
+	defer fine.close()
+	slack := durationOf(c.lat.ahead - c.lat.lead)
 	for {
 		c.mu.Lock()
 		c.sleepUntil = 0
@@ -247,7 +251,9 @@ func (c *Card) loop() {
 		}
 		closed := c.closed
 		wait := time.Duration(math.MaxInt64)
+		flowing := false
 		if idle {
+			flowing = c.agenda.first(flow) != nil
 			c.sleepUntil = c.wakeAt()
 			if c.sleepUntil != math.MaxUint64 {
 				wait = durationOf(c.sleepUntil-min(c.sleepUntil, c.now)) + 1
@@ -262,6 +268,11 @@ func (c *Card) loop() {
 			continue
 		}
 		if !c.staged.Load() {
+			// While all threads are busy nobody polls for the alarm; the timer stands
+			// behind it, and what waits is then still in time.
+			if flowing && fine.set(wait) {
+				wait += slack
+			}
 			timer.Reset(wait)
 			select {
 			case <-c.wake:

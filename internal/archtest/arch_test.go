@@ -57,7 +57,7 @@ var rules = map[string][]string{
 	"lif":           append([]string{"internal/clock"}, layouts...),
 	"internal/port": append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 
-	"hwsim":           layouts,
+	"hwsim":           append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's
 	"internal/simdev": append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,

@@ -80,6 +80,12 @@ func printPorts(w io.Writer, p *client.Ports) {
 			if q.Awaiting != "" {
 				state += ": " + q.Awaiting
 			}
+			if q.KernelName != "" {
+				state += ", called " + q.KernelName + " in the kernel"
+			}
+			if q.KernelAddress != "" {
+				state += ", address " + q.KernelAddress + " in the kernel"
+			}
 			mtu := "-"
 			if q.MTU != 0 {
 				mtu = fmt.Sprint(q.MTU)

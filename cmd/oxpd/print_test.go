@@ -86,7 +86,7 @@ func TestOutput(t *testing.T) {
 			State: "waiting", Awaiting: "the card to name the port's MAC address: refused (status 1)", LIF: client.LIF{Index: 8192, Error: "absent"},
 		},
 		{
-			IfName: "oxp9", IfIndex: 13, Label: "PortF1", Tag: "0x0001", Address: "02:c8:52:00:00:0a", MTU: 9000, OperState: "DOWN", Admin: "UP",
+			IfName: "oxp9", IfIndex: 13, Label: "PortF1", KernelName: "wan0", KernelAddress: "02:00:00:00:99:99", Tag: "0x0001", Address: "02:c8:52:00:00:0a", MTU: 9000, OperState: "DOWN", Admin: "UP",
 			Link: "down", SpeedMbps: 10000, State: "up", LIF: client.LIF{Index: 40960, Present: true, Address: "02:c8:52:00:00:0a", MTU: 9000, Mode: "L3"},
 		},
 	}}, printPorts)

@@ -106,7 +106,7 @@ func (d *Daemon) watchLinks(ctx context.Context) error {
 			case l.Gone:
 				o.nudge(ctx, reqGone)
 			default:
-				o.setKernel(l.Up)
+				o.setKernel(o.snapshot().iface, l)
 				o.nudge(ctx, reqIface)
 			}
 		})

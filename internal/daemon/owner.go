@@ -124,6 +124,7 @@ type view struct {
 	putBack  uint64 // MTU changes of the interface that were taken back
 	admin    bool   // the interface is administratively up
 	linkErr  error  // of the last look at the link
+	kernel   kernelView
 }
 
 func (v view) linkUp() bool { return v.link == client.LinkUp }
@@ -432,9 +433,4 @@ func (o *owner) setLink(up bool) error {
 // link and carrier as they were.
 func (o *owner) linkRead(err error) {
 	o.update(func(v *view) { v.linkErr = err })
-}
-
-// setKernel notes the interface's administrative state.
-func (o *owner) setKernel(up bool) {
-	o.update(func(v *view) { v.admin = up })
 }

@@ -52,6 +52,7 @@ func (d *Daemon) status() client.Status {
 			if v.err != nil {
 				s.Warnings = append(s.Warnings, fmt.Sprintf("%s: %v", o.port, v.err))
 			}
+			s.Warnings = append(s.Warnings, v.foreign().warnings(o.port, v.mac)...)
 		case v.err != nil:
 			s.Warnings = append(s.Warnings, fmt.Sprintf("%s waits for %s: %v", o.port, v.awaiting, v.err))
 		}
@@ -92,6 +93,10 @@ func (d *Daemon) ports() client.Ports {
 				}
 			}
 			q.IfIndex, q.MTU = kernel(v.iface)
+			k := v.foreign()
+			if q.KernelName = k.name; k.mac != [6]byte{} {
+				q.KernelAddress = hwAddr(k.mac)
+			}
 		}
 		out.Ports = append(out.Ports, q)
 	}

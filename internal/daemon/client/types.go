@@ -79,9 +79,14 @@ type LIF struct {
 
 // Port is one front port.
 type Port struct {
-	IfName    string `json:"ifname"`
-	IfIndex   int    `json:"ifindex,omitempty"` // 0 while the interface does not exist
-	Label     string `json:"label"`
+	IfName  string `json:"ifname"`
+	IfIndex int    `json:"ifindex,omitempty"` // 0 while the interface does not exist
+	Label   string `json:"label"`
+	// KernelName and KernelAddress are the interface's in the kernel where somebody
+	// has made them others than IfName and Address, by which oxpd and the card go on.
+	KernelName    string `json:"kernel_ifname,omitempty"`
+	KernelAddress string `json:"kernel_address,omitempty"`
+
 	Tag       string `json:"tag"`       // 0x8100
 	Address   string `json:"address"`   // empty until the card has named it
 	MTU       int    `json:"mtu"`       // of the interface; 0 while it does not exist

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/sys"
 )
 
 // warned are the warnings of the status about a port.
@@ -53,7 +55,10 @@ func TestRenamedInterface(t *testing.T) {
 	r.wait("the name to be seen", func() bool { return r.port("oxp9").KernelName == "wan0" })
 	index := r.port("oxp9").IfIndex
 	r.mustIP("link", "delete", "wan0")
-	r.wait("a new one by the port's own name", func() bool { p := r.port("oxp9"); return p.State == client.PortUp && p.IfIndex != 0 && p.IfIndex != index })
+	r.wait("a new one by the port's own name", func() bool {
+		p := r.port("oxp9")
+		return p.State == client.PortUp && p.IfIndex != 0 && p.IfIndex != index
+	})
 	assert.Empty(t, r.port("oxp9").KernelName, "the old one's is forgotten")
 }
 
@@ -73,4 +78,36 @@ func TestChangedAddress(t *testing.T) {
 	r.mustIP("link", "set", "oxp9", "address", own)
 	r.wait("the card's address again", func() bool { return r.port("oxp9").KernelAddress == "" })
 	assert.Empty(t, r.warned("oxp9"))
+}
+
+// TestMTUThatWasThere is no change, and is not logged as one.
+func TestMTUThatWasThere(t *testing.T) {
+	r := start(t, rigOptions{}).running()
+	require.NoError(t, r.setMTU("oxp9", 1500))
+	assert.NotContains(t, r.log.String(), "mtu changed")
+	require.NoError(t, r.setMTU("oxp9", 1600))
+	assert.Equal(t, 1, strings.Count(r.log.String(), "mtu changed"))
+}
+
+// TestInterfaceMovedToAnotherNamespace is gone from here: it is removed there and
+// made again here.
+func TestInterfaceMovedToAnotherNamespace(t *testing.T) {
+	r := start(t, rigOptions{}).running()
+	index := r.port("oxp9").IfIndex
+	other, err := sys.NewNetNS()
+	require.NoError(t, err)
+	defer other.Close()
+	r.mustIP("link", "set", "oxp9", "netns", other.Path())
+	r.wait("another interface", func() bool {
+		p := r.port("oxp9")
+		return p.State == client.PortUp && p.IfIndex != 0 && p.IfIndex != index
+	})
+	assert.Contains(t, r.log.String(), "removed, or moved to another network namespace")
+	require.NoError(t, r.setMTU("oxp9", 9000))
+	assert.Equal(t, 9000, r.link("oxp9").MTU)
+	require.NoError(t, other.Do(func() error {
+		out, err := exec.Command("ip", "link", "show").CombinedOutput()
+		assert.NotContains(t, string(out), "oxp9")
+		return err
+	}))
 }

@@ -193,7 +193,7 @@ func (o *owner) ask(ctx context.Context, kind requestKind, mtu int) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	default:
-		return fmt.Errorf("%s: %w", o.port, errBusy)
+		return &hinted{fmt.Errorf("%s: %w", o.port, errBusy), "ask again in a moment; a card that answers late is in oxpd status"}
 	}
 	select {
 	case err := <-reply:
@@ -277,9 +277,9 @@ func (o *owner) ifaceGone() error {
 	o.detach(o.port, v.iface)
 	o.update(func(v *view) {
 		v.up, v.iface, v.link = false, nil, client.LinkUnknown
-		v.awaiting, v.retryAt = "the interface to be made again: somebody removed it", 0
+		v.awaiting, v.retryAt = "the interface to be made again: somebody removed it, or moved it to another network namespace", 0
 	})
-	o.log.Warn("interface was removed", "port", o.port.Name)
+	o.log.Warn("interface was removed, or moved to another network namespace; it is made again", "port", o.port.Name)
 	return nil
 }
 
@@ -322,6 +322,10 @@ func (o *owner) setMTU(ctx context.Context, mtu int) error {
 		return &refusal{err, client.CodeRefused}
 	}
 	o.want = mtu
+	if mtu == old {
+		o.log.Debug("mtu is what it was", "port", o.port.Name, "lif", uint32(o.port.LIF()), "mtu", mtu)
+		return nil
+	}
 	o.log.Info("mtu changed", "port", o.port.Name, "lif", uint32(o.port.LIF()), "old", old, "mtu", mtu)
 	return nil
 }

@@ -230,6 +230,9 @@ func describe(err error) *client.Error {
 	case errors.As(err, &rc), errors.Is(err, lif.ErrMismatch):
 		e.Code = client.CodeRefused
 	}
+	if e.Code == client.CodeNotReady && e.Hint == "" {
+		e.Hint = "oxpd status says what the daemon does and waits for; oxpd status --wait returns when it runs"
+	}
 	return e
 }
 

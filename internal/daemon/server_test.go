@@ -1,8 +1,11 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -140,6 +143,13 @@ func TestRefusalsOverTheSocket(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		assert.Equal(t, "wait", e.Hint)
 	})
+	t.Run("hint of what is not there yet", func(t *testing.T) {
+		_, err := client.New(serveFake(t, &fakeControl{err: fmt.Errorf("read counters: %w", rpc.ErrNotConfigured)})).Counters(context.Background())
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, client.CodeNotReady, e.Code)
+		assert.Contains(t, e.Hint, "oxpd status")
+	})
 	t.Run("nobody listens", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "none")
 		_, err := client.New(path).Status(context.Background())
@@ -174,6 +184,13 @@ func TestBadRequests(t *testing.T) {
 		{"body too long", put(`{"mtu":1500` + strings.Repeat(" ", maxBody) + "}"), "HTTP/1.1 413 Request Entity Too Large"},
 		{"unknown field", put(`{"mtv":1500}`), "HTTP/1.1 400 Bad Request"},
 		{"text for a number", put(`{"mtu":"abc"}`), "HTTP/1.1 400 Bad Request"},
+		{"no body", put(""), "HTTP/1.1 400 Bad Request"},
+		{"nothing but space", put(" \n"), "HTTP/1.1 400 Bad Request"},
+		{"null", put("null"), "HTTP/1.1 400 Bad Request"},
+		{"two objects", put(`{"mtu":1500}{"mtu":9000}`), "HTTP/1.1 400 Bad Request"},
+		{"rubbish behind the object", put(`{"mtu":1500}]`), "HTTP/1.1 400 Bad Request"},
+		{"space behind the object", put("{\"mtu\":1500}\r\n "), "HTTP/1.1 200 OK"},
+		{"stop without a body", "POST /v1/stop HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 400 Bad Request"},
 		{"header too long", "GET /v1/status HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("y", 2*maxHeader) + "\r\n\r\n", "HTTP/1.1 431 Request Header Fields Too Large"},
 		{"not HTTP", "\x00\x01\x02\r\n\r\n", "HTTP/1.1 400 Bad Request"},
 	} {
@@ -182,6 +199,37 @@ func TestBadRequests(t *testing.T) {
 	t.Run("and it still answers", func(t *testing.T) {
 		_, err := client.New(path).Status(context.Background())
 		require.NoError(t, err)
+	})
+}
+
+// FuzzDecode: what is accepted is one object of the known field, and nothing else
+// of the body counts.
+func FuzzDecode(f *testing.F) {
+	for _, b := range []string{
+		`{"mtu":1500}`, `{"mtu":9000}` + "\n", "", " ", "null", "{}", `{"mtu":1500}{"mtu":9000}`, `{"mtu":1500}x`, `{"mtu":"1500"}`, `{"mtv":1}`, `[{"mtu":1}]`,
+		`{"mtu":1e3}`, `{"mtu":99999999999999999999}`, `{"MTU":72}`, "\xff\xfe",
+	} {
+		f.Add([]byte(b))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var in client.SetMTU
+		err := decode(bytes.NewReader(b), &in)
+		if err != nil {
+			require.Equal(t, client.CodeUsage, describe(err).Code, "%v", err)
+			return
+		}
+		require.True(t, json.Valid(b), "one value, whole")
+		var fields map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(b, &fields))
+		require.NotNil(t, fields)
+		for name := range fields {
+			require.True(t, strings.EqualFold(name, "mtu"), name)
+		}
+		again := client.SetMTU{}
+		out, err := json.Marshal(in)
+		require.NoError(t, err)
+		require.NoError(t, decode(bytes.NewReader(out), &again))
+		require.Equal(t, in, again)
 	})
 }
 

@@ -768,6 +768,7 @@ func TestSimEveryAlternativeOfTheChoices(t *testing.T) {
 		"20: IN_CNTS wraps":                        func(c *hwsim.Choices) { c.InCntsWraps = true },
 		"22: a packet may be cut for want of room": func(c *hwsim.Choices) { c.CutMidway = true },
 		"23: length word before the tail":          func(c *hwsim.Choices) { c.LengthFirst = true },
+		"27: a disabled ring writes on":            func(c *hwsim.Choices) { c.DisabledWrites = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			sink := &flows{next: map[int]int{}, ring: map[int]int{}}

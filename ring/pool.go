@@ -9,7 +9,7 @@ import (
 // Sizes of gather buffers: one for every frame that an MTU allows, one for
 // longer ones (datapath.md 3.6).
 const (
-	gatherSmall = 9216
+	gatherSmall = wire.FrameRoom
 	gatherLarge = 16384
 )
 

@@ -3,6 +3,7 @@ package ring
 import (
 	"encoding/binary"
 	"math/bits"
+	"strings"
 	"testing"
 	"time"
 
@@ -367,4 +368,19 @@ func TestSimFloodedRingLeavesTheOthersTheirTurn(t *testing.T) {
 	assert.LessOrEqual(t, sink.others[0], slicePackets+passPackets)
 	assert.GreaterOrEqual(t, sink.taken, sink.limit, "the flood went on")
 	b.healthy()
+}
+
+// CTL-12: registers of a ring that are 64 bits wide are touched 64 bits wide.
+func TestSimWideRegistersAreTouchedWhole(t *testing.T) {
+	b := newBench(t, &keep{})
+	seen := map[string]bool{}
+	for name, a := range b.card.Accesses() {
+		for _, wide := range []string{"IN_CONTROL", "OUT_CONTROL", "IN_INSTR_BADDR", "OUT_SLIST_BADDR", "IN_INT_LEVELS", "OUT_INT_LEVELS", "IN_ENABLE", "OUT_ENABLE"} {
+			if reg, _, _ := strings.Cut(name, "["); reg == wide {
+				seen[wide] = true
+				assert.Zero(t, a.Reads32+a.Writes32, name)
+			}
+		}
+	}
+	assert.Len(t, seen, 8)
 }

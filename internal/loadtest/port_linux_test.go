@@ -1,18 +1,29 @@
 package loadtest
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"oxpd/hwsim"
 	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/frame"
 	"oxpd/internal/netlab"
 	"oxpd/octep/csr"
 	"oxpd/ring/wire"
+	"oxpd/rpc/msg"
 )
 
 // Rows of the list of known bugs that concern a port which goes down and comes
@@ -167,6 +178,109 @@ func TestPingsAtEveryEdge(t *testing.T) {
 		_, err = l.far.Ping(l.ctx, hostAddr(p), mtu-headers+1, lostAfter)
 		require.ErrorIs(t, err, netlab.ErrNoReply, "at %d", mtu)
 	}
+	t.Run("the switch's cap", func(t *testing.T) {
+		// Every part of the path but one lets 9,000 pass. What that one refuses moves no
+		// counter of the coprocessor.
+		l.card.SetSwitchFrame(hwsim.SwitchFrameFound)
+		defer l.card.SetSwitchFrame(hwsim.SwitchFrameJumbo)
+		const fits = hwsim.SwitchFrameFound - fcs - frame.HeaderSize - headers
+		_, err := l.far.Ping(l.ctx, hostAddr(p), fits, answer)
+		require.NoError(t, err)
+		_, err = l.host.Ping(l.ctx, farAddr(p), fits, answer)
+		require.NoError(t, err)
+		before := l.rest()
+		_, err = l.far.Ping(l.ctx, hostAddr(p), fits+1, lostAfter)
+		require.ErrorIs(t, err, netlab.ErrNoReply)
+		after := l.rest()
+		assert.Equal(t, before.card[msg.CntRXWire], after.card[msg.CntRXWire])
+		assert.Equal(t, before.card[msg.CntDropMTUExceeded], after.card[msg.CntDropMTUExceeded])
+		_, err = l.host.Ping(l.ctx, farAddr(p), fits+1, lostAfter)
+		require.ErrorIs(t, err, netlab.ErrNoReply)
+		s := l.wire(p).Stats()
+		assert.Equal(t, [2]uint64{1, 1}, [2]uint64{s.SwitchDropped, s.OutSwitchDropped})
+	})
 }
 
-const icmpHeader = 8
+const (
+	icmpHeader = 8
+	fcs        = 4
+)
+
+// TestRunWithoutStandardDescriptors: TAP-4. Descriptors 0, 1 and 2 are closed
+// when the program starts: none becomes a TAP, and no line of the log a frame.
+func TestRunWithoutStandardDescriptors(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces and TAP interfaces")
+	}
+	dir := t.TempDir()
+	exe, file, socket := filepath.Join(dir, "oxpd"), filepath.Join(dir, "oxpd.yaml"), filepath.Join(dir, "oxpd.sock")
+	out, err := exec.Command("go", "build", "-o", exe, "oxpd/cmd/oxpd").CombinedOutput()
+	require.NoError(t, err, string(out))
+	host, far := newNS(t), newNS(t)
+	p, err := board.Parse("F1")
+	require.NoError(t, err)
+	wires := fmt.Sprintf("sim:\n  wires:\n    %s: tap:%s@/proc/%d/fd/%d\n", p.Label, p.Label, os.Getpid(), far.File().Fd())
+	require.NoError(t, os.WriteFile(file, []byte(wires), 0o600))
+	cmd := exec.Command("sh", "-c", `exec "$0" "$@" <&- >&- 2>&-`, exe, "run", "--sim", "--debug", "--config", file, "--socket", socket)
+	require.NoError(t, host.Start(cmd))
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	l := &lab{t: t, ctx: context.Background(), host: host, far: far, client: client.New(socket)}
+	l.wait("running", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("oxpd ended: %v", err)
+		default:
+		}
+		s, err := l.client.Status(l.ctx)
+		return err == nil && s.State == client.StateRunning
+	})
+	require.NoError(t, host.AddAddr(p.Name, netip.PrefixFrom(hostAddr(p), prefixBits)))
+	require.NoError(t, far.AddAddr(p.Label, netip.PrefixFrom(farAddr(p), prefixBits)))
+	require.NoError(t, far.SetUp(p.Label, true))
+	const rounds = 5
+	var seen []*netlab.Packets
+	for name, ns := range map[string]*netlab.NS{p.Label: far, p.Name: host} {
+		s, err := ns.Packets(name)
+		require.NoError(t, err)
+		seen = append(seen, s)
+	}
+	for n := range rounds {
+		require.NoError(t, host.SetUp(p.Name, false))
+		require.NoError(t, host.SetUp(p.Name, true))
+		l.wait("a carrier", func() bool {
+			link, err := host.Link(p.Name)
+			require.NoError(t, err)
+			return link.Carrier
+		})
+		l.setMTU(p, board.DefaultMTU-n) // which is logged
+		l.wait("a ping", func() bool { _, err := host.Ping(l.ctx, farAddr(p), smallPing, lostAfter); return err == nil })
+	}
+	for _, s := range seen {
+		frames := 0
+		for {
+			ctx, cancel := context.WithTimeout(l.ctx, lostAfter)
+			b, err := s.Next(ctx)
+			cancel()
+			if errors.Is(err, unix.ENETDOWN) { // told once for each time that the interface was down
+				continue
+			}
+			if err != nil {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				break
+			}
+			frames++
+			assert.NotContains(t, string(b), "level=")
+		}
+		assert.GreaterOrEqual(t, frames, rounds)
+		require.NoError(t, s.Close())
+	}
+	_, err = l.client.Stop(l.ctx, false)
+	require.NoError(t, err)
+	select {
+	case err := <-ended:
+		require.NoError(t, err, "exit 0")
+	case <-time.After(hang):
+		t.Fatal("oxpd does not end")
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"reflect"
+	"strings"
 	"time"
 
 	"oxpd/internal/board"
@@ -77,7 +79,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 		p, err := board.Parse(r.PathValue("port"))
 		var in client.SetMTU
 		if err == nil {
-			err = decode(w, r, &in)
+			err = decode(http.MaxBytesReader(w, r.Body, maxBody), &in)
 		}
 		if err != nil {
 			answer(w, nil, err)
@@ -109,7 +111,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 	})
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
 		var in client.StopRequest
-		if err := decode(w, r, &in); err != nil {
+		if err := decode(http.MaxBytesReader(w, r.Body, maxBody), &in); err != nil {
 			answer(w, nil, err)
 			return
 		}
@@ -141,14 +143,48 @@ func newServer(c control, log *slog.Logger) *http.Server {
 	}
 }
 
-// decode reads a bounded JSON body, strictly.
-func decode(w http.ResponseWriter, r *http.Request, into any) error {
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+// decode reads a bounded JSON body, strictly: one object and nothing behind it.
+func decode(body io.Reader, into any) error {
+	d := json.NewDecoder(body)
 	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
+	object := into // null makes it nil
+	err := d.Decode(&object)
+	_, behind := d.Token()
+	switch {
+	case errors.Is(err, io.EOF):
+		err = errors.New("the body is empty")
+	case err != nil:
+		err = plain(err)
+	case object == nil:
+		err = errors.New("the body is null, want an object")
+	case !errors.Is(behind, io.EOF):
+		err = errors.New("something stands behind the object")
+	}
+	if err != nil {
 		return &refusal{fmt.Errorf("decode request: %w", err), client.CodeUsage}
 	}
 	return nil
+}
+
+// plain says what the JSON decoder found in words without Go types.
+func plain(err error) error {
+	var (
+		wrong  *json.UnmarshalTypeError
+		syntax *json.SyntaxError
+	)
+	switch {
+	case errors.As(err, &wrong) && wrong.Field == "":
+		return fmt.Errorf("the body is no object: %s", wrong.Value)
+	case errors.As(err, &wrong) && wrong.Type.Kind() == reflect.Bool:
+		return fmt.Errorf("%s is %s: want true or false", wrong.Field, wrong.Value)
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%s is %s: want a whole number", wrong.Field, wrong.Value)
+	case errors.As(err, &syntax):
+		return fmt.Errorf("no JSON at byte %d: %w", syntax.Offset, err)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the JSON ends too early")
+	}
+	return errors.New(strings.TrimPrefix(err.Error(), "json: ")) // unknown field "mtv"
 }
 
 // whole reads the body of a request, up to maxBody, before anything is done about

@@ -202,6 +202,29 @@ func TestBadRequests(t *testing.T) {
 	})
 }
 
+// TestWordsOfABadBody are those of somebody who writes JSON.
+func TestWordsOfABadBody(t *testing.T) {
+	for _, tc := range []struct{ name, body, want string }{
+		{"nothing", "", "the body is empty"},
+		{"null", "null", "the body is null, want an object"},
+		{"a list", "[1]", "the body is no object: array"},
+		{"text for a number", `{"mtu":"x"}`, "mtu is string: want a whole number"},
+		{"a fraction", `{"mtu":1.5}`, "mtu is number 1.5: want a whole number"},
+		{"beyond a word", `{"mtu":99999999999999999999}`, "mtu is number 99999999999999999999: want a whole number"},
+		{"unknown field", `{"mtv":1}`, `unknown field "mtv"`},
+		{"no JSON", "mtu=9000", "no JSON at byte 1: invalid character 'm' looking for beginning of value"},
+		{"half of it", `{"mtu":`, "the JSON ends too early"},
+		{"two of them", `{"mtu":1500}{"mtu":9000}`, "something stands behind the object"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			assert.EqualError(t, decode(strings.NewReader(tc.body), new(client.SetMTU)), "decode request: "+tc.want)
+		})
+	}
+	t.Run("text for a word", func(t *testing.T) {
+		assert.EqualError(t, decode(strings.NewReader(`{"teardown":1}`), new(client.StopRequest)), "decode request: teardown is number: want true or false")
+	})
+}
+
 // FuzzDecode: what is accepted is one object of the known field, and nothing else
 // of the body counts.
 func FuzzDecode(f *testing.F) {

@@ -6,6 +6,8 @@ GO       ?= go
 FUZZTIME ?= 30s
 # CI gives each of the fuzz targets a moment: it runs the committed corpus and looks around.
 CIFUZZTIME := 2s
+# How long `make soak` changes MTUs under load.
+SOAKTIME ?= 1m
 # A hang guard; the tests take a fraction of it.
 TIMEOUT  := 240s
 
@@ -13,7 +15,7 @@ TIMEOUT  := 240s
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test race fuzz bench lint generate docs cross ci clean help
+.PHONY: build demo test soak race fuzz bench lint generate docs cross ci clean help
 
 build: ## build bin/oxpd
 	$(GO) build -o bin/oxpd ./cmd/oxpd
@@ -25,6 +27,10 @@ test: ## go vet and all tests
 	@tools/need ip:iproute2
 	$(GO) vet ./...
 	$(GO) test -timeout $(TIMEOUT) ./...
+
+soak: ## MTU changes under TCP and UDP on every port for SOAKTIME (1m), root
+	@tools/need ip:iproute2
+	OXPD_SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 1h -run '^TestMTUChangesUnderLoad$$' ./internal/loadtest
 
 race: ## all tests under the race detector
 	@tools/need ip:iproute2 gcc:gcc gcc:libc6-dev

@@ -30,7 +30,8 @@ import (
 const soakEnv = "OXPD_SOAK"
 
 const (
-	loadTime  = 4 * time.Second
+	loadTime  = 3 * time.Second
+	tailTime  = 10 * time.Second // for what is under way at the end
 	changeGap = 5 * time.Millisecond
 	// Datagrams of each flow, one a gap: at an MTU of 72 the largest is 200 frames.
 	datagramGap = 4 * time.Millisecond
@@ -63,6 +64,9 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 		require.NoError(t, ns.Sysctl("ipv4/tcp_wmem", "4096 65536 262144"))
 		require.NoError(t, ns.Sysctl("ipv4/tcp_mtu_probe_floor", "512"))
 		require.NoError(t, ns.Sysctl("ipv4/route/mtu_expires", "1"))
+		if err := ns.Sysctl("ipv4/tcp_rto_max_ms", "1000"); !errors.Is(err, os.ErrNotExist) { // Linux 6.15
+			require.NoError(t, err)
+		}
 	}
 
 	var streams []*netlab.Stream
@@ -84,7 +88,7 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 	run, stop := context.WithTimeout(l.ctx, d)
 	defer stop()
 	var load sync.WaitGroup
-	var carried atomic.Int64
+	var carried, waiting atomic.Int64
 	for i, f := range flows {
 		load.Add(1)
 		go func() {
@@ -96,11 +100,16 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 		load.Add(1)
 		go func() {
 			defer load.Done()
-			// What is under way at the end is verified too; it may have to be sent again
-			// first, after a pause that has grown.
-			end, cancel := context.WithTimeout(l.ctx, d+hang)
+			// What is under way at the end is verified too. It may have to be sent again
+			// first, after a pause that has grown: a sender that still waits then is not
+			// wrong, bytes that differ end it at once.
+			end, cancel := context.WithTimeout(l.ctx, d+tailTime)
 			defer cancel()
 			moved, err := s.SendFor(end, d)
+			if errors.Is(err, context.DeadlineExceeded) {
+				waiting.Add(1)
+				return
+			}
 			assert.NoError(t, err)
 			carried.Add(moved.Bytes)
 		}()
@@ -129,7 +138,7 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 		assert.Zero(t, checksumErrors(t, ns), "checksum errors of the %s kernel", name)
 	}
 	assert.Positive(t, received)
-	assert.Positive(t, carried.Load())
+	assert.Less(t, int(waiting.Load()), len(streams)/2)
 	assert.Positive(t, changes)
 	assert.Positive(t, refused)
 	assert.Zero(t, r.stats.Device["rx_span_nobuf"])
@@ -137,8 +146,8 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, client.StateRunning, s.State)
 	assert.NotContains(t, l.log.String(), "panic")
-	t.Logf("%d changes and %d foreign values; %d MB of TCP; %d of %d datagrams; frames to the host %d, refused by a LIF %d, from the host %d",
-		changes, refused, carried.Load()>>20, received, sent, r.stats.Device["rx_done"], r.card[msg.CntDropMTUExceeded], r.stats.Device["tx_posted"])
+	t.Logf("%d changes and %d foreign values; %d MB of TCP, %d of %d connections in a long pause; %d of %d datagrams; frames to the host %d, refused by a LIF %d, from the host %d",
+		changes, refused, carried.Load()>>20, waiting.Load(), len(streams), received, sent, r.stats.Device["rx_done"], r.card[msg.CntDropMTUExceeded], r.stats.Device["tx_posted"])
 }
 
 // checksumErrors is how many packets of IP, UDP and TCP the kernel of a namespace

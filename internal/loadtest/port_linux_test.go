@@ -65,7 +65,7 @@ func TestPortDownAndUpLeavesTheRingsAlone(t *testing.T) {
 	}
 	l.card.ResetAccesses()
 	for range rounds {
-		before, at := l.rest(), lost()
+		before, at := l.stats(), lost()
 		l.setUp(p, false)
 		for range each {
 			l.inject(p, b)
@@ -77,13 +77,13 @@ func TestPortDownAndUpLeavesTheRingsAlone(t *testing.T) {
 		l.wait("the first frame after", func() bool { return received() == was+1 })
 		after := l.stats()
 		for _, name := range []string{p.Name, "oxp1"} {
-			old, _ := before.stats.Port(name)
+			old, _ := before.Port(name)
 			now, _ := after.Port(name)
 			for counter, v := range old.Counters {
 				assert.GreaterOrEqual(t, now.Counters[counter], v, "%s of %s", counter, name)
 			}
 		}
-		assert.EqualValues(t, before.stats.Device["rx_done"]+1+after.Sums.Addends["tap_down"]-before.stats.Sums.Addends["tap_down"], after.Device["rx_done"])
+		assert.EqualValues(t, before.Device["rx_done"]+1+after.Sums.Addends["tap_down"]-before.Sums.Addends["tap_down"], after.Device["rx_done"])
 	}
 	for name, a := range l.card.Accesses() {
 		for _, set := range []string{"BADDR", "RSIZE", "ENABLE"} {

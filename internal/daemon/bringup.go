@@ -257,7 +257,7 @@ func (d *Daemon) rpcBuffer() (*dma.Region, error) {
 func (d *Daemon) checkPlatform(ctx context.Context) (string, error) {
 	var p msg.Platform
 	err := d.again(ctx, stagePlatform, retryPause, anyOf(rpc.ErrTimeout, rpc.ErrStalled, rpc.ErrNotReady, rpc.ErrPending), func() (err error) {
-		if err := d.table.heal(ctx); err != nil {
+		if _, err := d.table.heal(ctx); err != nil {
 			return err
 		}
 		p, err = d.channel.Platform(ctx)
@@ -378,10 +378,12 @@ func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
 		d.spawn(ctx, o.port.Name, func(ctx context.Context) error { o.run(ctx); return nil })
 	}
 	d.spawn(ctx, "link watcher", d.watchLinks)
+	d.spawn(ctx, "rpc channel", d.keepChannel)
 	up := 0
 	for _, p := range order() {
 		d.track.await(stagePorts, p.String())
-		err := d.owners[p.Index].ask(ctx, reqProvision, 0)
+		o := d.owners[p.Index]
+		err := o.ask(ctx, o.provision)
 		switch {
 		case err == nil:
 			up++

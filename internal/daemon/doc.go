@@ -28,7 +28,8 @@
 //	transmitter   TAPs -> input queue                            data path
 //	owner   x 12  one queue of requests per port: provisioning, MTU, read-back
 //	link poller   one link a tick -> carrier
-//	reconciler    one LIF a tick -> owner; waiting ports; a stalled rpc channel
+//	reconciler    one LIF a tick -> owner; waiting ports
+//	rpc channel   opened anew when a command was lost
 //	link watcher  netlink -> owner
 //	liveness      config space; all ones ends every other one of these
 //

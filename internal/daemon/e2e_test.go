@@ -166,7 +166,7 @@ func start(t *testing.T, o rigOptions) *rig {
 		Open: func(context.Context) (octep.Device, error) {
 			var dev octep.Device
 			if r.card = o.shared; r.card != nil {
-				dev, r.others = simdev.New(r.card), []string{"hwsim.(*Card).loop", "daemon.pour"}
+				dev, r.others = simdev.New(r.card), []string{"created by oxpd/hwsim.", "daemon.pour"}
 			} else {
 				own, err := simcard.Open(cfg.Sim, nil)
 				if err != nil {

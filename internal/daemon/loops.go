@@ -46,32 +46,48 @@ func (d *Daemon) pollLinks(ctx context.Context) error {
 	}
 }
 
+// keepChannel opens a stalled rpc channel anew, for ever. It is a loop of its own:
+// opening takes up to 3 s, and what does not need the channel goes on.
+func (d *Daemon) keepChannel(ctx context.Context) error {
+	refused := ""
+	for {
+		if err := d.clock.Sleep(ctx, waitingTick); err != nil {
+			return nil
+		}
+		opened, err := d.table.heal(ctx)
+		switch {
+		case gone(err) != nil:
+			return err
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && err.Error() != refused:
+			refused = err.Error()
+			d.log.Warn("rpc channel stays closed", "err", err)
+		case opened:
+			refused = ""
+			d.log.Info("rpc channel is open again")
+		}
+	}
+}
+
 // reconcile keeps everything as it is wanted, for ever: one LIF is read back
-// every period, waiting ports are tried again when their pause is over, and a
-// stalled rpc channel is opened anew.
+// every period, and waiting ports are tried again when their pause is over.
 func (d *Daemon) reconcile(ctx context.Context) error {
 	next, due := 0, d.clock.Now()+time.Duration(d.cfg.Reconcile)
 	for {
 		if err := d.clock.Sleep(ctx, min(waitingTick, time.Duration(d.cfg.Reconcile))); err != nil {
 			return nil
 		}
-		if err := d.table.heal(ctx); err != nil {
-			d.log.Warn("rpc channel is opened again", "err", err)
-			if gone(err) != nil {
-				return err
-			}
-			continue
-		}
 		for _, o := range d.owners {
 			if o.due(d.clock.Now()) {
-				o.nudge(ctx, reqProvision)
+				o.notice(markProvision)
 			}
 		}
 		if d.clock.Now() < due {
 			continue
 		}
 		due = d.clock.Now() + time.Duration(d.cfg.Reconcile)
-		d.owners[next].nudge(ctx, reqReconcile)
+		d.owners[next].notice(markReconcile)
 		if next = (next + 1) % len(d.owners); next == 0 && d.uplinkErr() != nil {
 			if err := gone(d.raiseUplink(ctx)); err != nil {
 				return err
@@ -89,26 +105,24 @@ func (d *Daemon) uplinkErr() error {
 // watchLinks follows the interfaces in the kernel. Its state is read when it is
 // reported, so old news does no harm.
 func (d *Daemon) watchLinks(ctx context.Context) error {
-	byIndex := func(index int) *owner {
+	byIndex := func(index int) (*owner, *port.Port) {
 		for _, o := range d.owners {
 			if p, ok := o.snapshot().iface.(*port.Port); ok && p.Index() == index {
-				return o
+				return o, p
 			}
 		}
-		return nil
+		return nil, nil
 	}
-	cfg := port.WatchConfig{NetNS: d.o.NetNS, Filter: func(index int) bool { return byIndex(index) != nil }}
+	cfg := port.WatchConfig{NetNS: d.o.NetNS, Filter: func(index int) bool { o, _ := byIndex(index); return o != nil }}
 	for {
 		err := port.Watch(ctx, cfg, func(l port.Link) {
-			o := byIndex(l.Index)
-			switch {
-			case o == nil:
-			case l.Gone:
-				o.nudge(ctx, reqGone)
-			default:
-				o.setKernel(o.snapshot().iface, l)
-				o.nudge(ctx, reqIface)
+			o, p := byIndex(l.Index)
+			if o == nil {
+				return
 			}
+			p.Note(l)
+			o.setKernel(p, l)
+			o.notice(markIface)
 		})
 		if ctx.Err() != nil {
 			return nil

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/port"
 	"oxpd/lif"
+	"oxpd/rpc"
 )
 
 // clock is the time that everything here is measured in.
@@ -39,7 +42,7 @@ type lifs interface {
 // iface is the host's interface of a port.
 type iface interface {
 	SetMTU(ctx context.Context, mtu int) error // of the interface, and the limit with it
-	MTU() (int, error)                         // as the kernel has it
+	MTU() (int, error)                         // as the kernel has it; port.ErrRemoved when it has none
 	SetLimit(mtu int)                          // what frames are measured against, both ways
 	SetCarrier(up bool) error
 }
@@ -52,30 +55,36 @@ const (
 	// on their way between a ring and the kernel: two sweeps of a worker.
 	drainTime = 100 * time.Millisecond
 	queueSize = 16 // requests waiting at one owner
+	// changeLimit bounds, by the wall clock, a change that the end of the daemon does
+	// not cut in two: its four commands take 8 s at most by themselves.
+	changeLimit = 12 * time.Second
 )
 
-// errBusy says that an owner's queue is full.
-var errBusy = errors.New("too many requests are waiting for this port")
+// What an owner may answer before a request has done anything.
+var (
+	errBusy     = errors.New("too many requests are waiting for this port")
+	errNotUp    = errors.New("port is not up yet")
+	errStopping = errors.New("the daemon is stopping")
+)
 
-// errNotUp says that a port has no interface yet.
-var errNotUp = errors.New("port is not up yet")
+// errUnderWay says that an asker went away from a request that has begun.
+var errUnderWay = errors.New("it has begun and may still be done")
 
-type requestKind uint8
+// mark is something for an owner to look at, when it comes to it. Marks that are
+// set twice are one: what is looked at is the state of the card and the kernel.
+type mark uint8
 
 const (
-	reqProvision requestKind = iota // bring the port up, or try again
-	reqMTU                          // somebody asks for an MTU
-	reqIface                        // the kernel says that the interface has changed
-	reqGone                         // the kernel says that there is no such interface any more
-	reqReconcile                    // read the LIF back
+	markIface     mark = 1 << iota // the kernel says that the interface has changed, or gone
+	markProvision                  // a waiting port's pause is over
+	markReconcile                  // read the LIF back
 )
 
-// request is one entry of an owner's queue.
+// request is one entry of an owner's queue. Somebody waits for its end.
 type request struct {
-	ctx   context.Context // the asker's: what nobody waits for any more is not begun
-	kind  requestKind
-	mtu   int
-	reply chan<- error // capacity 1, or nil
+	do    func(ctx context.Context) error
+	reply chan error  // capacity 1
+	taken atomic.Bool // by run, to do it, or by its asker, who withdraws it
 }
 
 // ownerConfig is what an owner is given.
@@ -93,11 +102,13 @@ type ownerConfig struct {
 }
 
 // owner is the one owner of a port: of its LIF, its interface, and the MTU that
-// both have. Everything that changes them is a request in its queue, done one at
-// a time by run.
+// both have. Everything that changes them is a request in its queue or a mark,
+// done one at a time by run.
 type owner struct {
 	ownerConfig
-	reqs chan request
+	reqs  chan *request
+	wake  chan struct{} // capacity 1: there are marks
+	ended chan struct{} // closed once run has ended: what it has not taken it never will
 
 	// Of run's goroutine alone.
 	want    int // MTU in force on LIF and interface
@@ -106,15 +117,16 @@ type owner struct {
 	// unsettled: frames are measured against more than want
 	unsettled bool
 
-	mu   sync.Mutex
-	view view
+	mu    sync.Mutex
+	marks mark
+	view  view
 }
 
 // view is what others may see of an owner.
 type view struct {
 	up       bool
 	awaiting string
-	err      error // of the last attempt
+	err      error // of the last attempt, or of the last change that failed
 	mac      [6]byte
 	haveMAC  bool
 	iface    iface // nil until it exists
@@ -123,14 +135,17 @@ type view struct {
 	drift    uint64 // LIF found different from what was wanted
 	putBack  uint64 // MTU changes of the interface that were taken back
 	admin    bool   // the interface is administratively up
-	linkErr  error  // of the last look at the link
 	kernel   kernelView
+	linkErr  error // of the last look at the link
 }
 
 func (v view) linkUp() bool { return v.link == client.LinkUp }
 
 func newOwner(c ownerConfig) *owner {
-	o := &owner{ownerConfig: c, reqs: make(chan request, queueSize), want: board.DefaultMTU, pause: retryFirst}
+	o := &owner{
+		ownerConfig: c, reqs: make(chan *request, queueSize), wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		want: board.DefaultMTU, pause: retryFirst,
+	}
 	o.pending = c.mtu
 	o.view = view{awaiting: "bring-up", link: client.LinkUnknown}
 	return o
@@ -149,67 +164,101 @@ func (o *owner) update(fn func(v *view)) {
 	fn(&o.view)
 }
 
-// run does the requests until ctx ends. A request that has begun is finished
-// with ctx, not with its asker's context.
+// run does what is marked and asked for until ctx ends. A request that has begun
+// is finished with ctx, not with its asker's context; those that have not begun
+// by then never do, and their askers learn it from ended.
 func (o *owner) run(ctx context.Context) {
+	defer close(o.ended)
 	for {
+		var r *request
 		select {
 		case <-ctx.Done():
 			return
-		case r := <-o.reqs:
-			err := r.ctx.Err()
-			if err == nil {
-				err = o.do(ctx, r)
-			}
-			if r.reply != nil {
-				r.reply <- err
-			}
-			o.settle(ctx)
+		case <-o.wake:
+		case r = <-o.reqs:
 		}
+		o.heed(ctx)
+		if r != nil {
+			o.serve(ctx, r)
+		}
+		o.settle(ctx)
 	}
 }
 
-func (o *owner) do(ctx context.Context, r request) error {
-	switch r.kind {
-	case reqProvision:
-		return o.provision(ctx)
-	case reqMTU:
-		return o.setMTU(ctx, r.mtu)
-	case reqIface:
-		return o.ifaceChanged(ctx)
-	case reqGone:
-		return o.ifaceGone()
-	default:
-		return o.reconcile(ctx)
+// heed does what is marked.
+func (o *owner) heed(ctx context.Context) {
+	o.mu.Lock()
+	m := o.marks
+	o.marks = 0
+	o.mu.Unlock()
+	if m&markIface != 0 {
+		if err := o.ifaceChanged(ctx); err != nil {
+			o.update(func(v *view) { v.err = err })
+		}
+	}
+	if m&markProvision != 0 && o.due(o.clock.Now()) {
+		_ = o.provision(ctx) // the view has its error
+	}
+	if m&markReconcile != 0 {
+		_ = o.reconcile(ctx) // the same
+	}
+}
+
+// serve does one request, unless its asker has gone or the daemon ends.
+func (o *owner) serve(ctx context.Context, r *request) {
+	if ctx.Err() == nil && r.taken.CompareAndSwap(false, true) {
+		r.reply <- r.do(ctx)
 	}
 }
 
 // ask puts a request into the queue and waits until it is done, or until ctx
-// ends: then a request that has not begun never will.
-func (o *owner) ask(ctx context.Context, kind requestKind, mtu int) error {
-	reply := make(chan error, 1)
+// ends: a request that has not begun then never will, and of one that has the
+// error is errUnderWay as well as the context's.
+func (o *owner) ask(ctx context.Context, do func(ctx context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r := &request{do: do, reply: make(chan error, 1)}
 	select {
-	case o.reqs <- request{ctx: ctx, kind: kind, mtu: mtu, reply: reply}:
-	case <-ctx.Done():
-		return ctx.Err()
+	case o.reqs <- r:
 	default:
 		return &hinted{fmt.Errorf("%s: %w", o.port, errBusy), "ask again in a moment; a card that answers late is in oxpd status"}
 	}
 	select {
-	case err := <-reply:
+	case err := <-r.reply:
 		return err
+	case <-o.ended:
 	case <-ctx.Done():
-		return ctx.Err()
+		if r.taken.CompareAndSwap(false, true) {
+			return ctx.Err()
+		}
+	}
+	select {
+	case err := <-r.reply: // at the same moment
+		return err
+	default:
+	}
+	if ctx.Err() == nil {
+		return &refusal{fmt.Errorf("%s: %w", o.port, errStopping), client.CodeNotReady}
+	}
+	return &hinted{fmt.Errorf("%s: %w: %w", o.port, ctx.Err(), errUnderWay), "see later what stands: oxpd mtu " + o.port.Name}
+}
+
+// notice sets a mark. It never waits, and a mark is never lost.
+func (o *owner) notice(m mark) {
+	o.mu.Lock()
+	o.marks |= m
+	o.mu.Unlock()
+	select {
+	case o.wake <- struct{}{}:
+	default:
 	}
 }
 
-// nudge puts a request into the queue that nobody waits for. A full queue is
-// left alone: the next tick or event comes.
-func (o *owner) nudge(ctx context.Context, kind requestKind) {
-	select {
-	case o.reqs <- request{ctx: ctx, kind: kind}:
-	default:
-	}
+// through is the context of a change that begins now: it is finished, or put
+// back, even when the daemon is told to stop in the middle of it.
+func through(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), changeLimit)
 }
 
 // provision brings the port up: MAC from the card, LIF with read-back,
@@ -223,9 +272,12 @@ func (o *owner) provision(ctx context.Context) error {
 		err = fmt.Errorf("%s: %w", o.port, err)
 		pause := o.pause
 		var paused *lif.PausedError
-		if errors.As(err, &paused) {
+		switch {
+		case errors.As(err, &paused):
 			pause = paused.Left // nothing was sent: go with the LIF's own pause
-		} else {
+		case errors.Is(err, rpc.ErrStalled), errors.Is(err, rpc.ErrNotConfigured):
+			pause = retryFirst // nothing was sent, and that is not this port's fault
+		default:
 			o.pause = min(2*o.pause, retryMax)
 		}
 		o.update(func(v *view) { v.awaiting, v.err, v.retryAt = awaited, err, o.clock.Now()+pause })
@@ -235,7 +287,9 @@ func (o *owner) provision(ctx context.Context) error {
 	o.pause = retryFirst
 	o.update(func(v *view) { v.up, v.awaiting, v.err = true, "", nil })
 	o.log.Info("port is up", "port", o.port.Name, "label", o.port.Label, "lif", uint32(o.port.LIF()), "mtu", o.want)
-	o.applyPending(ctx)
+	if err := o.applyPending(ctx); err != nil {
+		o.update(func(v *view) { v.err = err })
+	}
 	return nil
 }
 
@@ -269,36 +323,31 @@ func (o *owner) provisionSteps(ctx context.Context) (awaited string, err error) 
 
 // ifaceGone takes an interface that somebody removed out of the data path; the
 // port waits, and is made again.
-func (o *owner) ifaceGone() error {
-	v := o.snapshot()
-	if v.iface == nil {
-		return nil
-	}
-	o.detach(o.port, v.iface)
+func (o *owner) ifaceGone() {
+	o.detach(o.port, o.snapshot().iface)
 	o.update(func(v *view) {
-		v.up, v.iface, v.link = false, nil, client.LinkUnknown
+		v.up, v.iface, v.link, v.admin, v.err = false, nil, client.LinkUnknown, false, nil
 		v.awaiting, v.retryAt = "the interface to be made again: somebody removed it, or moved it to another network namespace", 0
 	})
 	o.log.Warn("interface was removed, or moved to another network namespace; it is made again", "port", o.port.Name)
-	return nil
 }
 
 // applyPending sets the MTU that the configuration, or a change that could not
 // be taken back, left to be done.
-func (o *owner) applyPending(ctx context.Context) {
+func (o *owner) applyPending(ctx context.Context) error {
 	mtu := o.pending
-	if mtu == 0 {
-		return
+	if mtu == 0 || ctx.Err() != nil {
+		return nil
 	}
 	err := o.setMTU(ctx, mtu)
 	if err != nil {
-		o.pending = mtu
 		o.log.Warn("mtu is tried again", "port", o.port.Name, "mtu", mtu, "err", err)
 	}
-	o.update(func(v *view) { v.err = err })
+	return err
 }
 
-// setMTU changes LIF and interface, in this order, or neither.
+// setMTU changes LIF and interface, in this order, or neither. What is pending
+// stays so until a change succeeds.
 func (o *owner) setMTU(ctx context.Context, mtu int) error {
 	if err := board.CheckMTU(mtu); err != nil {
 		return err
@@ -307,7 +356,8 @@ func (o *owner) setMTU(ctx context.Context, mtu int) error {
 	if !v.up {
 		return &refusal{fmt.Errorf("%s: %w: it waits for %s", o.port, errNotUp, v.awaiting), client.CodeNotReady}
 	}
-	o.pending = 0
+	ctx, cancel := through(ctx)
+	defer cancel()
 	old := o.want
 	if err := o.setLIF(ctx, v.iface, mtu); err != nil {
 		v.iface.SetLimit(old)
@@ -316,12 +366,14 @@ func (o *owner) setMTU(ctx context.Context, mtu int) error {
 	if err := v.iface.SetMTU(ctx, mtu); err != nil {
 		err = fmt.Errorf("set mtu of %s to %d, %d stands: the LIF took it and the interface did not: %w", o.port, mtu, old, err)
 		if back := o.lifs.SetMTU(ctx, o.port, old); back != nil {
-			o.pending = old
+			if o.pending == 0 {
+				o.pending = old
+			}
 			err = errors.Join(err, fmt.Errorf("put the LIF of %s back to %d, which is tried again: %w", o.port, old, back))
 		}
 		return &refusal{err, client.CodeRefused}
 	}
-	o.want = mtu
+	o.want, o.pending = mtu, 0
 	if mtu == old {
 		o.log.Debug("mtu is what it was", "port", o.port.Name, "lif", uint32(o.port.LIF()), "mtu", mtu)
 		return nil
@@ -353,13 +405,20 @@ func (o *owner) settle(ctx context.Context) {
 }
 
 // ifaceChanged looks at the interface after somebody has changed it. oxpd's own
-// changes are recognised by their value, whenever the news of them arrives.
+// changes are recognised by their value, whenever the news of them arrives, and a
+// removed interface by the kernel's answer.
 func (o *owner) ifaceChanged(ctx context.Context) error {
 	v := o.snapshot()
-	if !v.up {
+	if !v.up || ctx.Err() != nil {
 		return nil
 	}
+	ctx, cancel := through(ctx)
+	defer cancel()
 	now, err := v.iface.MTU()
+	if errors.Is(err, port.ErrRemoved) {
+		o.ifaceGone()
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("read mtu of %s: %w", o.port, err)
 	}
@@ -377,6 +436,7 @@ func (o *owner) ifaceChanged(ctx context.Context) error {
 	}
 	o.log.Warn("mtu of the interface is put back", "port", o.port.Name, "lif", uint32(o.port.LIF()), "asked", now, "mtu", old, "err", err)
 	o.update(func(v *view) { v.putBack++ })
+	err = fmt.Errorf("mtu %d, set at the interface of %s, was put back to %d: %w", now, o.port, old, err)
 	if back := v.iface.SetMTU(ctx, old); back != nil {
 		return errors.Join(err, fmt.Errorf("put mtu of %s back to %d: %w", o.port, old, back))
 	}
@@ -392,18 +452,23 @@ func (o *owner) reconcile(ctx context.Context) error {
 	}
 	changed, err := o.lifs.Reconcile(ctx, o.port)
 	if errors.Is(err, lif.ErrPaused) {
-		return nil // nothing was sent; what went wrong before is still shown
+		// Nothing was sent; what went wrong before is still shown.
+		if err := o.ifaceChanged(ctx); err != nil {
+			o.update(func(v *view) { v.err = err })
+			return err
+		}
+		return nil
 	}
 	if changed {
 		o.update(func(v *view) { v.drift++ })
 		o.log.Warn("lif repaired", "port", o.port.Name, "lif", uint32(o.port.LIF()), "err", err)
 	}
-	o.update(func(v *view) { v.err = err })
-	if err != nil {
-		return err
+	if err == nil {
+		err = o.applyPending(ctx)
 	}
-	o.applyPending(ctx)
-	return o.ifaceChanged(ctx)
+	err = errors.Join(err, o.ifaceChanged(ctx))
+	o.update(func(v *view) { v.err = err })
+	return err
 }
 
 // due tells whether a waiting port is to be tried again.
@@ -428,7 +493,11 @@ func (o *owner) setLink(up bool) error {
 	if err := v.iface.SetCarrier(up); err != nil {
 		return fmt.Errorf("set carrier of %s: %w", o.port, err)
 	}
-	o.update(func(v *view) { v.link = link })
+	o.update(func(now *view) {
+		if now.iface == v.iface { // and not one that was made in the meantime, without carrier
+			now.link = link
+		}
+	})
 	o.log.Info("link", "port", o.port.Name, "label", o.port.Label, "link", link)
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/mmio"
+	"oxpd/internal/port"
 	"oxpd/lif"
 	"oxpd/rpc"
 	"oxpd/rpc/msg"
@@ -112,7 +113,8 @@ type fakeIface struct {
 	mtu     int
 	limit   int
 	carrier bool
-	err     error
+	err     error  // of SetMTU
+	lost    error  // of MTU
 	changed func() // called after each change, as the kernel's event
 }
 
@@ -127,7 +129,7 @@ func (f *fakeIface) SetMTU(_ context.Context, mtu int) error {
 	}
 	return nil
 }
-func (f *fakeIface) MTU() (int, error) { return f.mtu, nil }
+func (f *fakeIface) MTU() (int, error) { return f.mtu, f.lost }
 func (f *fakeIface) SetLimit(mtu int) {
 	*f.log = append(*f.log, fmt.Sprintf("limit %d", mtu))
 	f.limit = mtu
@@ -381,21 +383,37 @@ func TestDrainTakesTwoSweeps(t *testing.T) {
 	assert.Equal(t, drainTime, b.clk.Now()-at, "nothing to wait for")
 }
 
+// serve runs the owner until the test ends or end is called.
+func (b *bench) serve(t *testing.T) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { b.run(ctx); close(done) }()
+	end = func() { cancel(); <-done }
+	t.Cleanup(end)
+	return end
+}
+
+// askMTU is what the control socket asks.
+func (b *bench) askMTU(ctx context.Context, mtu int) error {
+	return b.ask(ctx, func(ctx context.Context) error { return b.setMTU(ctx, mtu) })
+}
+
+// settled waits until everything marked and asked for before is done.
+func (b *bench) settled(t *testing.T) {
+	t.Helper()
+	require.NoError(t, b.ask(context.Background(), func(context.Context) error { return nil }))
+}
+
 func TestQueue(t *testing.T) {
-	start := func(t *testing.T, b *bench) {
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		go func() { b.run(ctx); close(done) }()
-		t.Cleanup(func() { cancel(); <-done })
-	}
-	t.Run("own change and its news in one queue", func(t *testing.T) {
+	ctx := context.Background()
+	t.Run("own change and its news", func(t *testing.T) {
 		b := newBench(t, 8, 0).up(t)
-		ctx := context.Background()
-		b.iface.changed = func() { b.nudge(ctx, reqIface) }
-		start(t, b)
-		require.NoError(t, b.ask(ctx, reqMTU, 9000))
-		require.NoError(t, b.ask(ctx, reqMTU, 1500))
-		require.NoError(t, b.ask(ctx, reqIface, 0)) // behind every news
+		b.iface.changed = func() { b.notice(markIface) }
+		b.serve(t)
+		require.NoError(t, b.askMTU(ctx, 9000))
+		require.NoError(t, b.askMTU(ctx, 1500))
+		b.settled(t)
 		lifs := 0
 		for _, l := range b.log {
 			if l == "lif mask 0x2 mtu 9000" || l == "lif mask 0x2 mtu 1500" {
@@ -406,32 +424,204 @@ func TestQueue(t *testing.T) {
 	})
 	t.Run("a request that nobody waits for is not begun", func(t *testing.T) {
 		b := newBench(t, 8, 0).up(t)
-		ctx, cancel := context.WithCancel(context.Background())
+		gone, cancel := context.WithCancel(ctx)
 		asked := make(chan error)
-		go func() { asked <- b.ask(ctx, reqMTU, 9000) }()
-		require.Eventually(t, func() bool { return len(b.reqs) == 1 }, 5*time.Second, time.Millisecond)
+		go func() { asked <- b.askMTU(gone, 9000) }()
+		require.Eventually(t, func() bool { return len(b.reqs) == 1 }, hang, time.Millisecond)
 		cancel()
-		require.ErrorIs(t, <-asked, context.Canceled)
-		start(t, b)
-		require.NoError(t, b.ask(context.Background(), reqIface, 0))
+		err := <-asked
+		require.ErrorIs(t, err, context.Canceled)
+		assert.NotErrorIs(t, err, errUnderWay)
+		b.serve(t)
+		b.settled(t)
 		assert.Empty(t, b.log)
 		assert.Equal(t, 1500, int(b.table.entry.MTU))
+		require.ErrorIs(t, b.askMTU(gone, 9000), context.Canceled, "nor put into the queue")
 	})
-	t.Run("full", func(t *testing.T) {
+	t.Run("one that has begun is said to be under way", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		begun, answer := make(chan struct{}), make(chan struct{})
+		b.table.before = func(msg.LIFUpdateReq) { close(begun); <-answer }
+		b.serve(t)
+		release := sync.OnceFunc(func() { close(answer) })
+		t.Cleanup(release)
+		gone, cancel := context.WithCancel(ctx)
+		asked := make(chan error)
+		go func() { asked <- b.askMTU(gone, 9000) }()
+		<-begun
+		cancel()
+		err := <-asked
+		require.ErrorIs(t, err, errUnderWay)
+		require.ErrorIs(t, err, context.Canceled)
+		assert.Contains(t, describe(err).Hint, "oxpd mtu oxp9")
+		release()
+		b.settled(t)
+		assert.Equal(t, 9000, int(b.table.entry.MTU), "and it was done")
+		assert.Equal(t, 9000, b.iface.mtu)
+	})
+	t.Run("full: requests are refused, marks are not lost", func(t *testing.T) {
 		b := newBench(t, 8, 0).up(t)
 		for range queueSize {
-			b.nudge(context.Background(), reqReconcile)
+			b.reqs <- &request{do: func(context.Context) error { return nil }, reply: make(chan error, 1)}
 		}
-		assert.ErrorIs(t, b.ask(context.Background(), reqMTU, 9000), errBusy)
-		b.nudge(context.Background(), reqReconcile) // does not wait
+		assert.ErrorIs(t, b.askMTU(ctx, 9000), errBusy)
+		b.iface.lost = port.ErrRemoved
+		b.notice(markIface)
+		b.notice(markIface) // the same one
+		b.serve(t)
+		require.Eventually(t, func() bool { return !b.snapshot().up }, hang, time.Millisecond, "a removed interface is noticed all the same")
+		b.iface.lost = nil
+		b.notice(markProvision)
+		require.Eventually(t, func() bool { return b.snapshot().up }, hang, time.Millisecond)
+		require.Eventually(t, func() bool { return len(b.reqs) == 0 }, hang, time.Millisecond)
+		b.settled(t)
+		assert.Equal(t, []string{"detach", "state 0x0001 true", "mac 0x0001", "attach mtu 1500"}, b.log)
+	})
+	t.Run("a waiting port is not tried before its pause is over", func(t *testing.T) {
+		b := newBench(t, 2, 0)
+		b.agent.err[0x8300] = errors.New("status 1")
+		b.serve(t)
+		b.notice(markProvision)
+		require.Eventually(t, func() bool { return b.snapshot().err != nil }, hang, time.Millisecond)
+		b.notice(markProvision)
+		b.settled(t)
+		assert.Equal(t, []string{"state 0x8300 true", "mac 0x8300"}, b.log)
 	})
 	t.Run("before the port is up", func(t *testing.T) {
 		b := newBench(t, 8, 0)
-		start(t, b)
-		err := b.ask(context.Background(), reqMTU, 9000)
+		b.serve(t)
+		err := b.askMTU(ctx, 9000)
 		require.ErrorIs(t, err, errNotUp)
 		assert.Equal(t, client.CodeNotReady, describe(err).Code)
 	})
+}
+
+func TestStopInTheMiddleOfAChange(t *testing.T) {
+	stopIn := func(t *testing.T, b *bench, change func()) (asked, queued error) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(context.Background())
+		begun, answer := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		b.table.before = func(msg.LIFUpdateReq) {
+			once.Do(func() { close(begun); <-answer })
+		}
+		done, first, second := make(chan struct{}), make(chan error, 1), make(chan error, 1)
+		go func() { b.run(ctx); close(done) }()
+		go func() {
+			if change != nil {
+				change()
+				first <- nil
+				return
+			}
+			first <- b.askMTU(context.Background(), 9000)
+		}()
+		<-begun
+		go func() { second <- b.askMTU(context.Background(), 2000) }()
+		require.Eventually(t, func() bool { return len(b.reqs) == 1 }, hang, time.Millisecond)
+		cancel()
+		close(answer)
+		<-done
+		return <-first, <-second
+	}
+	t.Run("it is finished, and what waits is refused", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		asked, queued := stopIn(t, b, nil)
+		require.NoError(t, asked)
+		assert.Equal(t, 9000, int(b.table.entry.MTU))
+		assert.Equal(t, 9000, b.iface.mtu)
+		require.ErrorIs(t, queued, errStopping)
+		assert.Equal(t, client.CodeNotReady, describe(queued).Code)
+		require.ErrorIs(t, b.askMTU(context.Background(), 2000), errStopping, "and so is what comes later")
+	})
+	t.Run("it is put back when the interface refuses", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		b.iface.err = errors.New("EBUSY")
+		asked, _ := stopIn(t, b, nil)
+		require.ErrorIs(t, asked, b.iface.err)
+		assert.Equal(t, 1500, int(b.table.entry.MTU))
+		assert.Equal(t, 1500, b.iface.mtu)
+	})
+	t.Run("one of the interface is followed", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		_, _ = stopIn(t, b, func() { b.iface.mtu = 9000; b.notice(markIface) })
+		assert.Equal(t, 9000, int(b.table.entry.MTU))
+		assert.Equal(t, 9000, b.iface.mtu)
+	})
+}
+
+func TestRefusedRequestLeavesThePendingMTU(t *testing.T) {
+	ctx := context.Background()
+	for _, tc := range []struct {
+		name string
+		set  func(b *bench)
+	}{
+		{"LIF refuses", func(b *bench) { b.table.update = msg.RC(1).Err() }},
+		{"interface refuses", func(b *bench) { b.iface.err = errors.New("EBUSY") }},
+		{"interface refuses and the LIF is not put back", func(b *bench) {
+			b.iface.err = errors.New("EBUSY")
+			b.table.before = func(r msg.LIFUpdateReq) {
+				if r.LIF.MTU == 1500 {
+					b.table.update = msg.RC(1).Err()
+				}
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, 8, 9000)
+			b.table.present, b.table.entry = true, msg.LIF{MAC: [6]byte{2, 0, 0, 0, 0, 1}, MTU: 1500, Fwd: msg.FwdL3}
+			tc.set(b)
+			require.NoError(t, b.provision(ctx))
+			assert.Error(t, b.snapshot().err, "shown")
+			require.Error(t, b.setMTU(ctx, 2000))
+			b.table.update, b.iface.err, b.table.before = nil, nil, nil
+			require.NoError(t, b.reconcile(ctx))
+			assert.Equal(t, 9000, int(b.table.entry.MTU), "as configured")
+			assert.Equal(t, 9000, b.iface.mtu)
+			assert.NoError(t, b.snapshot().err)
+		})
+	}
+	t.Run("one that succeeds replaces it", func(t *testing.T) {
+		b := newBench(t, 8, 9000)
+		b.table.present, b.table.entry = true, msg.LIF{MAC: [6]byte{2, 0, 0, 0, 0, 1}, MTU: 1500, Fwd: msg.FwdL3}
+		b.table.update = msg.RC(1).Err()
+		require.NoError(t, b.provision(ctx))
+		b.table.update = nil
+		require.NoError(t, b.setMTU(ctx, 2000))
+		require.NoError(t, b.reconcile(ctx))
+		assert.Equal(t, 2000, int(b.table.entry.MTU))
+	})
+}
+
+func TestErrorsOfAChangeAreShown(t *testing.T) {
+	ctx := context.Background()
+	b := newBench(t, 8, 0).up(t)
+	refused := msg.RC(1).Err()
+	b.iface.mtu, b.table.update = 9000, refused
+	b.notice(markIface)
+	b.heed(ctx)
+	require.ErrorIs(t, b.snapshot().err, refused)
+	assert.ErrorContains(t, b.snapshot().err, "was put back to 1500")
+	b.table.update = nil
+	require.NoError(t, b.reconcile(ctx))
+	assert.NoError(t, b.snapshot().err, "until the next look finds nothing")
+
+	b.iface.lost = errors.New("ENOBUFS")
+	b.notice(markIface)
+	b.heed(ctx)
+	require.ErrorIs(t, b.snapshot().err, b.iface.lost)
+	assert.True(t, b.snapshot().up, "no answer is not the same as gone")
+}
+
+func TestChannelThatIsClosedDoesNotLengthenPauses(t *testing.T) {
+	ctx := context.Background()
+	b := newBench(t, 8, 0)
+	b.table.err = &rpc.StalledError{Cause: rpc.ErrTimeout}
+	for range 8 {
+		require.Error(t, b.provision(ctx))
+		left := b.snapshot().retryAt - b.clk.Now()
+		assert.LessOrEqual(t, left, retryFirst)
+		b.clk.now += left
+	}
 }
 
 func TestReconcileRepairs(t *testing.T) {
@@ -448,7 +638,9 @@ func TestReconcileRepairs(t *testing.T) {
 
 func TestInterfaceRemovedByOthers(t *testing.T) {
 	b := newBench(t, 8, 0).up(t)
-	require.NoError(t, b.ifaceGone())
+	b.iface.lost = fmt.Errorf("port: read MTU of oxp9: %w", port.ErrRemoved)
+	require.NoError(t, b.reconcile(context.Background()), "also when no news came")
+	b.iface.lost = nil
 	v := b.snapshot()
 	assert.False(t, v.up)
 	assert.True(t, b.due(b.clk.Now()))

@@ -11,7 +11,7 @@ import (
 )
 
 // reopener is the table of LIFs over the rpc channel: it notices that a command
-// was lost, so that the reconcile loop opens the channel anew.
+// was lost, so that the channel is opened anew.
 type reopener struct {
 	mu      sync.Mutex
 	channel *rpc.Channel // nil before the rpc stage
@@ -41,17 +41,17 @@ func (r *reopener) saw(err error) error {
 	return err
 }
 
-// heal opens the channel anew when a command was lost.
-func (r *reopener) heal(ctx context.Context) error {
+// heal opens the channel anew when a command was lost, and tells whether it did.
+func (r *reopener) heal(ctx context.Context) (opened bool, err error) {
 	c, err := r.get()
 	if err != nil || !r.stalled.Load() {
-		return nil
+		return false, nil
 	}
 	if err := c.Reopen(ctx); err != nil {
-		return err
+		return false, err
 	}
 	r.stalled.Store(false)
-	return nil
+	return true, nil
 }
 
 // LIFRead implements lif.Table.

@@ -171,7 +171,7 @@ func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int) (client.MTU,
 			"see oxpd status for what it waits for",
 		}
 	}
-	if err := o.ask(ctx, reqMTU, mtu); err != nil {
+	if err := o.ask(ctx, func(ctx context.Context) error { return o.setMTU(ctx, mtu) }); err != nil {
 		return client.MTU{}, err
 	}
 	return d.mtu(p), nil

@@ -54,6 +54,9 @@ func (a *app) mtuCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for _, w := range m.Warnings {
+				fmt.Fprintf(a.err, "warning: %s\n", w)
+			}
 			return show(a, m, printMTU)
 		},
 	})

@@ -171,10 +171,16 @@ func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int) (client.MTU,
 			"see oxpd status for what it waits for",
 		}
 	}
+	was := d.mtu(p).Effective
 	if err := o.ask(ctx, func(ctx context.Context) error { return o.setMTU(ctx, mtu) }); err != nil {
 		return client.MTU{}, err
 	}
-	return d.mtu(p), nil
+	m := d.mtu(p)
+	if mtu < was {
+		m.Warnings = append(m.Warnings, fmt.Sprintf("peers of open connections go on sending frames for an MTU of %d until they probe or learn better; "+
+			"the LIF refuses each and counts it as FROM_WIRE_DROP_MTU_EXCEEDED", was))
+	}
+	return m, nil
 }
 
 // counters implements control: the one reading request that asks the card.

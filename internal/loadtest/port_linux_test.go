@@ -157,7 +157,7 @@ func TestStopWithFramesThatTheCardHasNotFetched(t *testing.T) {
 	start := time.Now()
 	require.NoError(t, l.stop())
 	assert.Less(t, time.Since(start), 5*time.Second, "the row's own bound")
-	assert.Contains(t, l.log.String(), "frames=100")
+	assert.Regexp(t, `level=WARN .*\b100\b`, l.log.String())
 	assert.Zero(t, l.card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandBusMaster)
 	assert.Empty(t, l.card.Reports(), "no memory went before bus mastering was off")
 }
@@ -275,6 +275,13 @@ func TestRunWithoutStandardDescriptors(t *testing.T) {
 		assert.GreaterOrEqual(t, frames, rounds)
 		require.NoError(t, s.Close())
 	}
+	t.Run("oxpd mtu warns of a lower one", func(t *testing.T) {
+		var talk strings.Builder
+		lower := exec.Command(exe, "--socket", socket, "mtu", p.Label, fmt.Sprint(board.MinMTU))
+		lower.Stderr = &talk
+		require.NoError(t, lower.Run(), talk.String())
+		assert.Contains(t, talk.String(), "warning: peers of open connections")
+	})
 	_, err = l.client.Stop(l.ctx, false)
 	require.NoError(t, err)
 	select {

@@ -140,6 +140,8 @@ type MTU struct {
 	Switch    string `json:"switch"` // "none": the port does not pass the switch; "unknown": its limit has not been read
 	Effective int    `json:"effective"`
 	Note      string `json:"note,omitempty"` // what Effective leaves out
+	// Warnings are what a change that was made does to others. They do not stay.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Words for MTU.Switch.

@@ -236,6 +236,9 @@ func printStop(w io.Writer, r *client.StopResult) {
 		memory = "kept"
 	}
 	fmt.Fprintf(w, "stopped; rings %s, memory %s\n", rings, memory)
+	if r.TXUnfinished > 0 || r.RXLeft > 0 {
+		fmt.Fprintf(w, "left behind: %d frames posted and not finished, %d packets in the output rings\n", r.TXUnfinished, r.RXLeft)
+	}
 	for _, x := range r.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", x)
 	}

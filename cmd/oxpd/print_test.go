@@ -144,6 +144,7 @@ func TestStopOutput(t *testing.T) {
 		"stop-kept":     {RingsEnabled: true, MemoryKept: true},
 		"stop-released": {RingsEnabled: true, RebootNeeded: true, Warnings: []string{"reboot the coprocessor before the next start"}},
 		"stop-teardown": {RebootNeeded: true},
+		"stop-left":     {RingsEnabled: true, RebootNeeded: true, TXUnfinished: 100, RXLeft: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer

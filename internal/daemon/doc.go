@@ -40,7 +40,10 @@
 // # Stop
 //
 // One sequence, whatever asks for it and how often: the handshake is finished,
-// everything above ends and is waited for, the interfaces are removed. Rings
+// everything above ends and is waited for, control requests that use the card
+// too. The card gets a second to finish what was posted; what it has not
+// finished then, and packets that nobody takes any more, are named. The
+// interfaces are removed. Rings
 // stay enabled and their memory stays with the card when the provider of the
 // memory keeps it. If not, bus mastering is cleared before memory is released,
 // and the log says that the coprocessor must reboot. Only a teardown disables

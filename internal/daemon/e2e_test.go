@@ -53,8 +53,9 @@ type rig struct {
 	cancel   context.CancelFunc
 	ended    chan error
 	log      *syncBuffer
-	faulty   bool     // the test makes the card report misuse on purpose
-	others   []string // functions of goroutines that outlive the daemon
+	early    atomic.Uint64 // regions freed with bus mastering on
+	faulty   bool          // the test makes the card report misuse on purpose
+	others   []string      // functions of goroutines that outlive the daemon
 }
 
 type syncBuffer struct {
@@ -78,6 +79,7 @@ func (s *syncBuffer) String() string {
 type ledger struct {
 	dma.Provider
 	keeps bool
+	free  func() // before a region is freed
 	mu    sync.Mutex
 	open  map[*dma.Region]bool
 }
@@ -93,6 +95,7 @@ func (l *ledger) Alloc(name string, size, align int) (*dma.Region, error) {
 }
 
 func (l *ledger) Free(r *dma.Region) error {
+	l.free()
 	l.mu.Lock()
 	delete(l.open, r)
 	l.mu.Unlock()
@@ -178,6 +181,11 @@ func start(t *testing.T, o rigOptions) *rig {
 				o.card(r.card)
 			}
 			r.memory = &ledger{Provider: dev.DMA(), keeps: o.keeps, open: map[*dma.Region]bool{}}
+			r.memory.free = func() {
+				if r.card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandBusMaster != 0 {
+					r.early.Add(1)
+				}
+			}
 			close(opened)
 			return watched{dev, r.memory, &r.accesses}, nil
 		},
@@ -233,6 +241,7 @@ func (r *rig) after() {
 		assert.Empty(t, r.card.Reports(), "misuse of the card")
 		assert.NoError(t, r.card.CheckConservation(), "the card's own books")
 	}
+	assert.Zero(t, r.early.Load(), "regions freed while the card could reach them")
 	sums := r.d.stats(nil).Sums
 	assert.NoError(t, sums.Check())
 	if command := r.card.ConfigRead(csr.CfgCommand, 2); command == ^uint32(0) || r.memory.keeps {

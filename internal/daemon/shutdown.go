@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/dma"
@@ -12,6 +14,13 @@ import (
 	"oxpd/octep/csr"
 	"oxpd/ring"
 	"oxpd/ring/wire"
+)
+
+// A full input queue takes the card 18 ms, 255 frames of 9,014 bytes to the switch
+// (datapath.md 6.2): one that takes longer has stopped.
+const (
+	settleLimit = time.Second
+	settlePoll  = time.Millisecond
 )
 
 // shutdown is the one stop sequence. It runs after run has ended and the bring-up
@@ -35,6 +44,9 @@ func (d *Daemon) shutdown() error {
 	if dev != nil && !octep.Alive(dev) {
 		gone = true // since the last look
 	}
+	if rings != nil && armed && !gone {
+		d.settle(dev, rings)
+	}
 	errs = append(errs, d.closePorts())
 	if tx != nil {
 		errs = append(errs, tx.Close())
@@ -42,9 +54,6 @@ func (d *Daemon) shutdown() error {
 	if rings != nil {
 		rings.Stop()
 		result.RingsEnabled = armed && !gone
-	}
-	if rings != nil && armed && !gone {
-		d.logLeft(rings)
 	}
 	if rings != nil && !gone {
 		for q := range wire.OQs {
@@ -61,10 +70,27 @@ func (d *Daemon) shutdown() error {
 		}
 	}
 	if dev != nil {
-		released, err := d.release(dev, regions, armed, master, quiet)
+		kept := armed && dev.DMA().Keeps()
+		off, err := d.cutOff(dev, !kept && (armed || master))
 		errs = append(errs, err)
-		result.MemoryKept = !released
-		result.RebootNeeded = result.RebootNeeded || armed && !dev.DMA().Keeps()
+		if rings != nil && armed {
+			// Nothing comes into memory that goes: these are the last numbers.
+			result.TXUnfinished, result.RXLeft = d.left(rings, gone)
+			if n := result.TXUnfinished; n > 0 {
+				note(fmt.Sprintf("%d frames were posted and the card has not finished them: whether they left is not known", n))
+			}
+			if n := result.RXLeft; n > 0 {
+				note(fmt.Sprintf("%d packets of the card wait in the output rings, and no interface got them", n))
+			}
+		}
+		result.MemoryKept = kept || !off || !quiet
+		result.RebootNeeded = result.RebootNeeded || armed && !kept
+		switch {
+		case !quiet:
+			errs = append(errs, errors.New("a request on the control socket does not come back from the card: memory is not released"))
+		case !result.MemoryKept:
+			errs = append(errs, d.release(dev, regions))
+		}
 	}
 	if dev != nil && quiet {
 		d.mu.Lock()
@@ -87,40 +113,53 @@ func (d *Daemon) shutdown() error {
 	return errors.Join(errs...)
 }
 
-// logLeft names what is under way when the end comes: nobody waits for it.
-func (d *Daemon) logLeft(rings *ring.Rings) {
-	tx, rx, err := rings.Left()
-	switch {
-	case err != nil:
-		d.log.Warn("what is left in the rings is not known", "err", err)
-	case tx > 0 || rx > 0:
-		d.log.Warn("left in the rings", "frames", tx, "packets", rx)
+// settle gives the card a moment to finish what was posted.
+func (d *Daemon) settle(dev octep.Device, rings *ring.Rings) {
+	deadline := d.clock.Now() + settleLimit
+	for rings.IQ().Settle() > 0 && octep.Alive(dev) && d.clock.Now() < deadline {
+		if d.clock.Sleep(context.Background(), settlePoll) != nil {
+			return
+		}
 	}
+}
+
+// left counts what nobody finishes any more: frames posted, and packets in output
+// rings. Of a card that has gone only the former are known.
+func (d *Daemon) left(rings *ring.Rings, gone bool) (tx, rx int) {
+	if !gone {
+		tx, rx, err := rings.Left()
+		if err == nil {
+			return tx, rx
+		}
+		d.log.Warn("packets in the output rings are not known", "err", err)
+	}
+	s := rings.Stats()
+	return int(s.TxPosted - s.TxFinished), 0
 }
 
 // fleeting is a card that is gone once its device is closed.
 type fleeting interface{ EndsOnClose() bool }
 
-// release decides about the memory that the card knows (design.md, rule 7): kept
-// when its provider keeps it; otherwise bus mastering is cleared before it goes;
-// and when that cannot be proven, or somebody of this process may still use it, it
-// is left to the end of the process. It tells whether memory was released.
-func (d *Daemon) release(dev octep.Device, regions []*dma.Region, armed, master, quiet bool) (bool, error) {
-	if armed && dev.DMA().Keeps() {
-		return false, nil
+// cutOff clears bus mastering before memory that the card knows goes (design.md,
+// rule 7), if there is any; it tells whether the card can reach none now. When
+// that cannot be proven, memory is left to the end of the process.
+func (d *Daemon) cutOff(dev octep.Device, knows bool) (bool, error) {
+	if !knows {
+		return true, nil
 	}
-	if master || armed {
-		if err := octep.SetBusMaster(dev, false); err != nil {
-			d.log.Warn("memory is not released: the card may still reach it", "err", err)
-			if errors.Is(err, mmio.ErrGone) {
-				err = nil // said already, and not a failure of the stop
-			}
-			return false, err
-		}
+	err := octep.SetBusMaster(dev, false)
+	if err == nil {
+		return true, nil
 	}
-	if !quiet {
-		return false, errors.New("a request on the control socket does not come back from the card: memory is not released")
+	d.log.Warn("memory is not released: the card may still reach it", "err", err)
+	if errors.Is(err, mmio.ErrGone) {
+		err = nil // said already, and not a failure of the stop
 	}
+	return false, err
+}
+
+// release gives back the memory that the card cannot reach any more.
+func (d *Daemon) release(dev octep.Device, regions []*dma.Region) error {
 	var errs []error
 	if rings := d.rings; rings != nil {
 		errs = append(errs, rings.Free())
@@ -130,7 +169,7 @@ func (d *Daemon) release(dev octep.Device, regions []*dma.Region, armed, master,
 			errs = append(errs, fmt.Errorf("free %s: %w", r.Name(), err))
 		}
 	}
-	return true, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // closePorts removes the interfaces.

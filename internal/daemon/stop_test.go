@@ -2,6 +2,9 @@ package daemon
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +45,81 @@ func TestCountersWhileItStops(t *testing.T) {
 			assert.Equal(t, seen, r.accesses.Load(), "no BAR is touched after Close")
 		})
 	}
+}
+
+// TX-3: the card has stopped fetching with frames posted, and packets have come
+// that nobody takes any more. The stop is bounded and names them.
+func TestStopNamesWhatIsLeft(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		tx, rx   int
+		teardown bool
+		gone     bool
+	}{
+		{name: "nothing"},
+		{name: "frames and packets", tx: 100, rx: 5},
+		{name: "a full ring", tx: 255},
+		{name: "after a teardown", tx: 100, rx: 5, teardown: true},
+		{name: "the card has gone", tx: 100, gone: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			card := sharedCard(t, hwsim.Compressed())
+			r := start(t, rigOptions{shared: card}).running()
+			r.faulty = true // the model's books have the packets that nobody took
+			iq := r.d.rings.IQ()
+			require.True(t, iq.Post(1, frame(60)))
+			r.wait("the card fetches", func() bool { return iq.Settle() == 0 })
+			card.Faults(func(f *hwsim.Faults) { f.StopFetch = true })
+			for range tc.tx {
+				require.True(t, iq.Post(1, frame(60)))
+			}
+			r.d.teardown.Store(tc.teardown)
+			r.d.tasks.Add(1) // holds the stop sequence until the workers have ended
+			r.cancel()
+			r.wait("stopping", func() bool { return strings.Contains(r.log.String(), "msg=stopping") })
+			time.Sleep(300 * time.Millisecond) // six sweeps
+			for range tc.rx {
+				card.DeliverRaw(3, 1, frame(60), 60+74)
+			}
+			if tc.gone {
+				card.Kill()
+			}
+			began := time.Now()
+			r.d.tasks.Done()
+			require.NoError(t, r.end())
+			assert.Less(t, time.Since(began), 5*time.Second, "the bound of the known bug, five times ours")
+			assert.Equal(t, tc.tx, r.d.result.TXUnfinished)
+			assert.Equal(t, tc.rx, r.d.result.RXLeft)
+			named := func(format string, n int) {
+				text := fmt.Sprintf(format, n)
+				assert.Equal(t, n > 0, strings.Contains(r.log.String(), text), "log: %s", text)
+				assert.Equal(t, n > 0, slices.ContainsFunc(r.d.result.Warnings, func(w string) bool { return strings.HasPrefix(w, text) }), text)
+			}
+			named("%d frames were posted", tc.tx)
+			named("%d packets of the card", tc.rx)
+			for _, x := range card.Reports() {
+				assert.Equal(t, hwsim.ReportBusMasterOff, x.Name, "%+v", x)
+			}
+		})
+	}
+}
+
+// A card that is only slow is waited for.
+func TestStopLetsTheCardFinish(t *testing.T) {
+	card := sharedCard(t, hwsim.Compressed())
+	r := start(t, rigOptions{shared: card}).running()
+	card.Faults(func(f *hwsim.Faults) { f.StopFetch = true })
+	for range 100 {
+		require.True(t, r.d.rings.IQ().Post(1, frame(60)))
+	}
+	r.d.tasks.Add(1) // the stop sequence begins when it is done
+	r.cancel()
+	r.wait("stopping", func() bool { return strings.Contains(r.log.String(), "msg=stopping") })
+	time.AfterFunc(400*time.Millisecond, func() { card.Faults(func(f *hwsim.Faults) { f.StopFetch = false }) })
+	r.d.tasks.Done()
+	require.NoError(t, r.end())
+	assert.Zero(t, r.d.result.TXUnfinished)
+	assert.Equal(t, uint64(100), card.Wire(1).Stats().Out)
 }
 
 // A request that never comes back keeps memory and device, and the stop goes on.

@@ -292,6 +292,8 @@ type StopResult struct {
 	RingsEnabled bool     `json:"rings_enabled"`
 	MemoryKept   bool     `json:"memory_kept"`
 	RebootNeeded bool     `json:"reboot_needed"`
+	TXUnfinished int      `json:"tx_unfinished"` // frames posted that the card has not finished: whether they left is not known
+	RXLeft       int      `json:"rx_left"`       // packets in the output rings that no interface got
 	Warnings     []string `json:"warnings"`
 }
 

@@ -459,12 +459,24 @@ func TestQueue(t *testing.T) {
 		assert.Equal(t, 9000, int(b.table.entry.MTU), "and it was done")
 		assert.Equal(t, 9000, b.iface.mtu)
 	})
+	t.Run("no number of events takes a place from somebody who asks", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		for range 10 * queueSize {
+			b.notice(markIface)
+			b.notice(markReconcile)
+		}
+		b.serve(t)
+		assert.NoError(t, b.askMTU(ctx, 9000))
+		assert.Equal(t, 9000, b.iface.mtu)
+	})
 	t.Run("full: requests are refused, marks are not lost", func(t *testing.T) {
 		b := newBench(t, 8, 0).up(t)
 		for range queueSize {
 			b.reqs <- &request{do: func(context.Context) error { return nil }, reply: make(chan error, 1)}
 		}
-		assert.ErrorIs(t, b.askMTU(ctx, 9000), errBusy)
+		err := b.askMTU(ctx, 9000)
+		assert.ErrorIs(t, err, errBusy)
+		assert.Contains(t, describe(err).Hint, "ask again in a moment")
 		b.iface.lost = port.ErrRemoved
 		b.notice(markIface)
 		b.notice(markIface) // the same one

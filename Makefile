@@ -8,7 +8,7 @@ FUZZTIME ?= 30s
 CIFUZZTIME := 2s
 # How long `make soak` changes MTUs under load.
 SOAKTIME ?= 1m
-# A hang guard; the tests take a fraction of it.
+# A hang guard for one package; the slowest takes about two minutes, most of it waiting.
 TIMEOUT  := 240s
 
 # A checkout that belongs to somebody else still builds.

@@ -937,32 +937,6 @@ func TestInterfaceChangesWhileItStops(t *testing.T) {
 	}
 }
 
-func TestRefusedDeviceLeavesNothing(t *testing.T) {
-	for _, tc := range []struct {
-		name  string
-		fault func(f *hwsim.Faults)
-		want  string
-	}{
-		{"barmap of another version", func(f *hwsim.Faults) { f.BarmapVersion = 3 }, "stage ready"},
-		{"another board", func(f *hwsim.Faults) { f.Assembly = "AMDA0999-0001" }, `assembly is "AMDA0999-0001", want "AMDA0202-0004"`},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			refuse := func() {
-				t.Run("start", func(t *testing.T) {
-					r := start(t, rigOptions{card: func(c *hwsim.Card) { c.Faults(tc.fault) }})
-					require.ErrorContains(t, r.end(), tc.want)
-				})
-			}
-			refuse() // what the runtime opens once
-			files := descriptors(t)
-			for range 10 {
-				refuse()
-			}
-			assert.Equal(t, files, descriptors(t), "descriptors")
-		})
-	}
-}
-
 // descriptors counts this process's open files.
 func descriptors(t *testing.T) int {
 	t.Helper()

@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/hwsim"
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/config"
+	"oxpd/internal/daemon/simcard"
+	"oxpd/internal/dma"
+	"oxpd/octep"
+	"oxpd/octep/csr"
+)
+
+// otherID is a function with another device id.
+type otherID struct{ octep.Device }
+
+func (d otherID) ConfigRead(off, width int) (uint32, error) {
+	if off == csr.CfgDevice && width == 2 {
+		return board.DeviceVF, nil
+	}
+	return d.Device.ConfigRead(off, width)
+}
+
+// CTL-10: a device is refused a hundred times, and each time there is a clear
+// error and nothing left: no descriptor, no mapping, no region, no bus mastering.
+// No interface is ever made, so the starts need no namespace and can overlap.
+func TestRefusedDeviceLeavesNothing(t *testing.T) {
+	const starts, atOnce = 100, 10
+	for _, tc := range []struct {
+		name  string
+		fault func(f *hwsim.Faults)
+		wrap  func(octep.Device) octep.Device
+		want  string
+	}{
+		{name: "another device id", wrap: func(d octep.Device) octep.Device { return otherID{d} },
+			want: "stage device: octep: sim is 177d:a3"},
+		{name: "no rings", fault: func(f *hwsim.Faults) { f.RInfoNoRings = true }, want: "the card has no rings"},
+		{name: "barmap of another version", fault: func(f *hwsim.Faults) { f.BarmapVersion = 3 }, want: "stage ready: octep: read barmap: version 0.3"},
+		{name: "another board", fault: func(f *hwsim.Faults) { f.Assembly = "AMDA0999-0001" },
+			want: `assembly is "AMDA0999-0001", want "AMDA0202-0004"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			refuse := func(name string) {
+				cfg := config.Default()
+				cfg.Socket = filepath.Join(dir, name)
+				var card *hwsim.Card
+				var memory *ledger
+				err := New(Options{Config: cfg, Open: func(context.Context) (octep.Device, error) {
+					dev, err := simcard.Open(cfg.Sim, nil)
+					if err != nil {
+						return nil, err
+					}
+					card = dev.Card
+					if tc.fault != nil {
+						card.Faults(tc.fault)
+					}
+					memory = &ledger{Provider: dev.DMA(), open: map[*dma.Region]bool{}, free: func() {
+						assert.Zero(t, card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandBusMaster, "a region is freed")
+					}}
+					var d octep.Device = watched{Device: dev, ledger: memory, accesses: new(atomic.Uint64)}
+					if tc.wrap != nil {
+						d = tc.wrap(d)
+					}
+					return d, nil
+				}}).Run(context.Background())
+				assert.ErrorContains(t, err, tc.want)
+				assert.Zero(t, card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandBusMaster, "bus mastering")
+				assert.Empty(t, memory.names(), "regions")
+				assert.Empty(t, card.Reports(), "misuse of the card")
+				assert.NoFileExists(t, cfg.Socket)
+			}
+			refuse("first") // what the runtime opens once
+			noGoroutines(t)
+			files, memory := descriptors(t), resident(t)
+			var wg sync.WaitGroup
+			for i := range atOnce {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					for range starts / atOnce {
+						refuse(string(rune('a' + i)))
+					}
+				}()
+			}
+			wg.Wait()
+			noGoroutines(t)
+			assert.Equal(t, files, descriptors(t), "descriptors")
+			assert.Less(t, resident(t), memory+256<<20, "mappings: the rings of a hundred starts are 1.4 GB, the rest is the runtime's")
+		})
+	}
+}
+
+// resident is the memory that this process has, once the runtime has given back
+// what it does not use. Regions are resident from the start.
+func resident(t *testing.T) int {
+	t.Helper()
+	debug.FreeOSMemory()
+	b, err := os.ReadFile("/proc/self/statm")
+	require.NoError(t, err)
+	var size, pages int
+	_, err = fmt.Sscan(string(b), &size, &pages)
+	require.NoError(t, err)
+	return pages * os.Getpagesize()
+}

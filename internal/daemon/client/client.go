@@ -112,7 +112,8 @@ func (c *Client) MTU(ctx context.Context, port string) (*MTU, error) {
 }
 
 // SetMTU changes the MTU of a port, LIF and interface, and returns what is in
-// force then. A refusal is an *Error, and the old MTU stands on both.
+// force then. A refusal is an *Error, and the old MTU stands on both; only a
+// CodeTimeout whose text says that it has begun leaves that open.
 func (c *Client) SetMTU(ctx context.Context, port string, mtu int) (*MTU, error) {
 	out := new(MTU)
 	if err := c.do(ctx, http.MethodPut, "/v1/ports/"+url.PathEscape(port)+"/mtu", SetMTU{MTU: mtu}, out); err != nil {

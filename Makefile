@@ -9,7 +9,7 @@ CIFUZZTIME := 2s
 # How long `make soak` changes MTUs under load.
 SOAKTIME ?= 1m
 # A hang guard for one package; the slowest takes about two minutes, most of it waiting.
-TIMEOUT  := 240s
+TIMEOUT  := 600s
 
 # A checkout that belongs to somebody else still builds.
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)

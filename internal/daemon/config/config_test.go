@@ -16,7 +16,7 @@ import (
 
 func TestParse(t *testing.T) {
 	c, err := Parse("oxpd.yaml", []byte(`
-socket: /tmp/x.sock
+socket: /run/x.sock
 workers: 3
 watermark: 0x200
 dma-bits: 48
@@ -31,7 +31,7 @@ sim:
 `))
 	require.NoError(t, err)
 	want := Default()
-	want.Socket, want.Workers, want.Watermark, want.DMABits, want.LinkPoll = "/tmp/x.sock", 3, 0x200, 48, Duration(250*time.Millisecond)
+	want.Socket, want.Workers, want.Watermark, want.DMABits, want.LinkPoll = "/run/x.sock", 3, 0x200, 48, Duration(250*time.Millisecond)
 	want.Ports = map[string]Port{"PortF1": {MTU: 9000}}
 	want.Sim = Sim{Timeline: TimelineReal, Seed: 7, Wires: map[string]string{"F1": "tap:far1@/run/netns/far"}}
 	assert.Equal(t, want, c)

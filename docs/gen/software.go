@@ -64,8 +64,9 @@ var meanings = []struct{ name, moves string }{
 	{"rx_bytes", "bytes of those"},
 	{"rx_malformed", "a frame from the card shorter than 14 bytes, dropped"},
 	{"rx_toolong", "a frame from the card longer than MTU + 14 + 4 per VLAN tag, two at most, dropped"},
+	{"rx_nobuf", "a frame from the card that the kernel had no memory for, or no room in the TAP's send buffer, dropped"},
 	{"tap_down", "a frame from the card for an interface that is down, dropped"},
-	{"tap_err", "a frame from the card that the kernel refused"},
+	{"tap_err", "a frame from the card that the kernel refused for another reason"},
 	{"tx_packets", "a frame of the interface posted to the card"},
 	{"tx_bytes", "bytes of those, without padding"},
 	{"tx_drops", "a frame of the interface that was not posted: the sum of the three below"},
@@ -125,7 +126,7 @@ func wireCounters(root string) (map[string]bool, error) {
 }
 
 // dispositions are the addends of rx_done.
-var dispositions = []string{"rx_packets", "rx_malformed", "rx_toolong", "tap_down", "tap_err", "rx_untagged", "rx_filtered", "rx_span_nobuf", "rx_long"}
+var dispositions = []string{"rx_packets", "rx_malformed", "rx_toolong", "rx_nobuf", "tap_down", "tap_err", "rx_untagged", "rx_filtered", "rx_span_nobuf", "rx_long"}
 
 // counters is every counter.
 func counters(root string) (string, error) {
@@ -135,7 +136,7 @@ func counters(root string) (string, error) {
 	d.section("The sum")
 	d.text("Each packet taken from a ring ends in exactly one of these, and `oxpd stats` says whether the sum closes:")
 	d.code("rx_done = " + strings.Join(dispositions, " + "))
-	d.text("`rx_packets`, `rx_malformed`, `rx_toolong`, `tap_down` and `tap_err` are those of all ports together. Every other counter is an event beside that sum.")
+	d.text("`rx_packets`, `rx_malformed`, `rx_toolong`, `rx_nobuf`, `tap_down` and `tap_err` are those of all ports together. Every other counter is an event beside that sum.")
 	d.text("The ports count in the middle of a pass over a ring and `rx_done` at its end. `sums.quiet` of the document says that no packet was being taken " +
 		"from the first counter read to the last, so that they belong together: only then does `sums.difference` (`rx_done` less the addends; negative: they are more) " +
 		"mean anything, and only then is a sum that does not close a lost or a doubled packet. Under traffic a reading is tried again a few times, " +

@@ -339,7 +339,7 @@ func portStats(p board.Port, s port.Stats) client.PortStats {
 	out := client.PortStats{
 		IfName: p.Name, Label: p.Label, Counters: map[string]uint64{},
 		Stats64: client.Stats64{
-			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.TapDown},
+			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.RxNoBuf + s.TapDown},
 			TX: client.LinkStats{Bytes: s.TxBytes, Packets: s.TxPackets, Errors: s.TapReadErrors, Dropped: s.TxDrops + s.TapKernelDropped},
 		},
 	}
@@ -358,6 +358,7 @@ func sums(dev ring.Stats, ports [board.Ports]port.Stats, quiet bool) client.Sums
 		add["rx_packets"] += s.RxPackets
 		add["rx_malformed"] += s.RxMalformed
 		add["rx_toolong"] += s.RxTooLong
+		add["rx_nobuf"] += s.RxNoBuf
 		add["tap_down"] += s.TapDown
 		add["tap_err"] += s.TapErr
 	}

@@ -15,12 +15,13 @@ const (
 	Malformed                    // "rx_malformed": shorter than an Ethernet header
 	TooLong                      // "rx_toolong": above the limit and its VLAN tags
 	TapDown                      // "tap_down": the interface is down, closed or gone
+	NoBuf                        // "rx_nobuf": the kernel had no memory for the frame, or no room
 	TapErr                       // "tap_err": the kernel refused the frame otherwise
 
 	dispositions
 )
 
-var dispositionNames = [dispositions]string{"rx_packets", "rx_malformed", "rx_toolong", "tap_down", "tap_err"}
+var dispositionNames = [dispositions]string{"rx_packets", "rx_malformed", "rx_toolong", "tap_down", "rx_nobuf", "tap_err"}
 
 // String is the name of the counter.
 func (d Disposition) String() string {
@@ -94,6 +95,7 @@ type Stats struct {
 	RxPackets, RxBytes uint64
 	RxMalformed        uint64
 	RxTooLong          uint64
+	RxNoBuf            uint64
 	TapDown, TapErr    uint64
 
 	TxPackets, TxBytes uint64
@@ -124,7 +126,7 @@ func (c *Counters) Stats() Stats {
 		sh.mu.Unlock()
 	}
 	s.RxPackets, s.RxMalformed, s.RxTooLong = n[Delivered], n[Malformed], n[TooLong]
-	s.TapDown, s.TapErr = n[TapDown], n[TapErr]
+	s.RxNoBuf, s.TapDown, s.TapErr = n[NoBuf], n[TapDown], n[TapErr]
 
 	c.tx.mu.Lock()
 	s.TxPackets, s.TxBytes = c.tx.packets, c.tx.bytes
@@ -139,7 +141,7 @@ func (c *Counters) Stats() Stats {
 // RxFrames is every frame that was handed to Receive: the sum of the
 // dispositions.
 func (s Stats) RxFrames() uint64 {
-	return s.RxPackets + s.RxMalformed + s.RxTooLong + s.TapDown + s.TapErr
+	return s.RxPackets + s.RxMalformed + s.RxTooLong + s.RxNoBuf + s.TapDown + s.TapErr
 }
 
 // TxFrames is every frame that was read from the interface.
@@ -151,6 +153,7 @@ func (s Stats) Each(fn func(name string, value uint64)) {
 	fn("rx_bytes", s.RxBytes)
 	fn("rx_malformed", s.RxMalformed)
 	fn("rx_toolong", s.RxTooLong)
+	fn("rx_nobuf", s.RxNoBuf)
 	fn("tap_down", s.TapDown)
 	fn("tap_err", s.TapErr)
 	fn("tx_packets", s.TxPackets)

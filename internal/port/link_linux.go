@@ -114,6 +114,12 @@ func (l *netlinkLink) close() error { return l.conn.Close() }
 func interrupted(err error) bool { return err == unix.EINTR }
 func again(err error) bool       { return err == unix.EAGAIN }
 
+// short: the kernel has no memory for a frame (ENOMEM, ENOBUFS), or the TAP's send
+// buffer is full (EAGAIN).
+func short(err error) bool {
+	return err == unix.ENOMEM || err == unix.ENOBUFS || err == unix.EAGAIN
+}
+
 // removed: the kernel knows no interface of that index.
 func removed(err error) bool { return errors.Is(err, unix.ENODEV) }
 

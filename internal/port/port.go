@@ -321,6 +321,8 @@ func (p *Port) deliver(pieces [][]byte, n int) Disposition {
 		case interrupted(err):
 		case gone(err):
 			return TapDown
+		case short(err):
+			return NoBuf
 		default:
 			return TapErr
 		}

@@ -28,4 +28,5 @@ func OpenWire(name, _ string, _ int) (*Wire, error) {
 func interrupted(error) bool { return false }
 func again(error) bool       { return false }
 func gone(error) bool        { return false }
+func short(error) bool       { return false }
 func removed(error) bool     { return false }

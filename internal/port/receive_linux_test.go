@@ -176,9 +176,9 @@ func TestReceiveWriteFails(t *testing.T) {
 		err  error
 		want Disposition
 	}{
-		{"EAGAIN", unix.EAGAIN, TapErr},
-		{"ENOBUFS", unix.ENOBUFS, TapErr},
-		{"ENOMEM", unix.ENOMEM, TapErr},
+		{"EAGAIN", unix.EAGAIN, NoBuf},
+		{"ENOBUFS", unix.ENOBUFS, NoBuf},
+		{"ENOMEM", unix.ENOMEM, NoBuf},
 		{"EINVAL", unix.EINVAL, TapErr},
 		{"EFAULT", unix.EFAULT, TapErr},
 		{"EIO", unix.EIO, TapDown},
@@ -206,6 +206,7 @@ func TestReceiveWriteFails(t *testing.T) {
 				assert.EqualValues(t, burst, s.RxFrames())
 				assert.EqualValues(t, want[Delivered], s.RxPackets)
 				assert.EqualValues(t, want[Delivered]*9014, s.RxBytes)
+				assert.EqualValues(t, []int{want[NoBuf], want[TapDown], want[TapErr]}, []int{int(s.RxNoBuf), int(s.TapDown), int(s.TapErr)})
 			})
 		}
 	}

@@ -29,6 +29,7 @@ var whyNot = map[string]string{
 	"rx_malformed":  "shorter than an Ethernet header",
 	"rx_toolong":    "longer than the interface's MTU + 14, with 4 more for each VLAN tag",
 	"tap_down":      "the interface was down",
+	"rx_nobuf":      "the kernel had no memory for it",
 	"tap_err":       "the kernel refused it",
 	reached:         "on the interface",
 }
@@ -39,7 +40,7 @@ const reached = "rx_packets"
 var (
 	wireEnds = []string{"link_down", "runt", "oversize", "switch_dropped", "overrun", "filtered", "no_fast_path"}
 	ringEnds = []string{"rx_untagged", "rx_filtered", "rx_long", "rx_span_nobuf"}
-	portEnds = []string{"rx_malformed", "rx_toolong", "tap_down", "tap_err"}
+	portEnds = []string{"rx_malformed", "rx_toolong", "rx_nobuf", "tap_down", "tap_err"}
 )
 
 // account reads the counters in the order of the way: no frame is counted twice,

@@ -31,6 +31,10 @@
 // then a read. When either fails the old MTU stays wanted, so Reconcile restores
 // whatever a half-heard command may have done.
 //
+// Ten ports are behind a switch that drops long frames without a counter.
+// SwitchLimit is what is known of it, and what that means for an MTU; who asks for
+// a change asks it first.
+//
 // # Refusals
 //
 // A refused port is tried again for ever, with pauses that grow from 2 s to 60 s,

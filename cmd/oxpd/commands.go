@@ -31,22 +31,33 @@ func (a *app) portsCommand() *cobra.Command {
 }
 
 func (a *app) mtuCommand() *cobra.Command {
-	return a.jsonFlag(&cobra.Command{
+	force := false
+	cmd := a.jsonFlag(&cobra.Command{
 		Use: "mtu PORT [VALUE]", Short: "show or set the MTU of a port, LIF and interface together", Args: args(1, 2),
 		Long: fmt.Sprintf("Shows what limits the frames of a port, or changes the MTU: the LIF first, read back, then the interface, or neither.\n"+
-			"PORT is an interface (oxp9), a label (PortF1) or a short label (F1). VALUE is %d to %d bytes of layer 3.", board.MinMTU, board.MaxMTU),
+			"PORT is an interface (oxp9), a label (PortF1) or a short label (F1). VALUE is %d to %d bytes of layer 3.\n"+
+			"A value whose frames the switch is known to drop is refused without --force; what is known of the switch is switch.size of the configuration.",
+			board.MinMTU, board.MaxMTU),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := board.Parse(args[0])
 			if err != nil {
 				return err
 			}
 			limit, do := readLimit, func(ctx context.Context) (*client.MTU, error) { return a.client().MTU(ctx, p.Name) }
-			if len(args) == 2 {
+			switch {
+			case len(args) == 2:
 				mtu, err := parseMTU(args[1])
 				if err != nil {
 					return err
 				}
-				limit, do = cardLimit, func(ctx context.Context) (*client.MTU, error) { return a.client().SetMTU(ctx, p.Name, mtu) }
+				limit, do = cardLimit, func(ctx context.Context) (*client.MTU, error) {
+					if force {
+						return a.client().ForceMTU(ctx, p.Name, mtu)
+					}
+					return a.client().SetMTU(ctx, p.Name, mtu)
+				}
+			case force:
+				return &usageError{errors.New("mtu: --force sets a value, and there is none"), cmd.UseLine()}
 			}
 			ctx, cancel := ask(cmd, limit)
 			defer cancel()
@@ -60,6 +71,8 @@ func (a *app) mtuCommand() *cobra.Command {
 			return show(a, m, printMTU)
 		},
 	})
+	cmd.Flags().BoolVar(&force, "force", false, "set VALUE also when the switch is known to drop such frames")
+	return cmd
 }
 
 func parseMTU(s string) (int, error) {

@@ -106,7 +106,11 @@ func printMTU(w io.Writer, m *client.MTU) {
 	table(w, func(row func(...any)) {
 		row("lif", limit(m.LIF))
 		row("interface", limit(m.Interface))
-		row("switch", m.Switch)
+		if m.SwitchMTU != 0 {
+			row("switch", fmt.Sprintf("%d (%s: frames of %d bytes)", m.SwitchMTU, m.Switch, m.SwitchFrame))
+		} else {
+			row("switch", m.Switch)
+		}
 		row("effective", limit(m.Effective))
 	})
 	if m.Note != "" {

@@ -92,8 +92,12 @@ func TestOutput(t *testing.T) {
 	}}, printPorts)
 	both(t, "mtu-cage", &client.MTU{Schema: 1, IfName: "oxp9", Label: "PortF1", LIF: 9000, Interface: 9000, Switch: client.SwitchNone, Effective: 9000}, printMTU)
 	both(t, "mtu-switch", &client.MTU{
-		Schema: 1, IfName: "oxp3", Label: "Port3", LIF: 1500, Interface: 1500, Switch: client.SwitchUnknown, Effective: 1500,
-		Note: "the switch may cap frames below the effective MTU; its limit has not been read",
+		Schema: 1, IfName: "oxp3", Label: "Port3", LIF: 9000, Interface: 9000, Switch: client.SwitchUnknown, Effective: 9000,
+		Note: "the limit of the switch before oxp3 (Port3) is unknown: frames above 1522 bytes with FCS may vanish in it, and no counter moves",
+	}, printMTU)
+	both(t, "mtu-switch-known", &client.MTU{
+		Schema: 1, IfName: "oxp3", Label: "Port3", LIF: 9000, Interface: 9000, Switch: client.SwitchConfig, SwitchMTU: 2030, SwitchFrame: 2048, Effective: 2030,
+		Note: "mtu 9000 of oxp3 (Port3) is more than the switch before it passes: longer frames vanish in the switch, and no counter moves",
 	}, printMTU)
 	both(t, "mtu-absent", &client.MTU{Schema: 1, IfName: "oxp3", Label: "Port3", Switch: client.SwitchUnknown}, printMTU)
 

@@ -61,7 +61,7 @@ var rules = map[string][]string{
 	"internal/simdev": append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,
-	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", yaml}, layouts...),
+	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "lif", yaml}, layouts...),
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
 		"internal/daemon/config", "internal/capture"}, layouts...),
 	"internal/daemon": append([]string{"octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",

@@ -139,7 +139,7 @@ func (d *Daemon) busMaster(context.Context) (string, error) {
 // come at the packet level alone until the clock is known.
 func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	rings, err := ring.New(ring.Config{
-		BAR0: d.dev.BAR0(), DMA: d.memory(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.cfg.Watermark,
+		BAR0: d.dev.BAR0(), DMA: d.memory(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.config().Watermark,
 	})
 	if err != nil {
 		return "", err
@@ -164,7 +164,7 @@ func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	d.mu.Unlock()
 	d.spawn(ctx, "transmitter", tx.Run)
 
-	workers := rings.Workers(d.cfg.WorkerCount())
+	workers := rings.Workers(d.config().WorkerCount())
 	d.mu.Lock()
 	d.workers = len(workers)
 	d.mu.Unlock()
@@ -238,7 +238,7 @@ func (d *Daemon) openRPC(ctx context.Context) (string, error) {
 }
 
 // memory is where everything comes from that the card is told about.
-func (d *Daemon) memory() dma.Provider { return dma.Limit(d.dev.DMA(), d.cfg.DMABits) }
+func (d *Daemon) memory() dma.Provider { return dma.Limit(d.dev.DMA(), d.config().DMABits) }
 
 // rpcBuffer allocates a command buffer; all of them are kept until the card can
 // no longer reach them.
@@ -370,7 +370,8 @@ func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	for _, p := range board.All() {
 		d.owners[p.Index] = newOwner(ownerConfig{
-			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, mtu: d.cfg.MTU(p), attach: d.attach, detach: d.detach,
+			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, mtu: d.cfg.MTU(p), limit: d.switchLimit,
+			attach: d.attach, detach: d.detach,
 		})
 	}
 	d.mu.Unlock()

@@ -42,7 +42,6 @@ type Options struct {
 // Daemon is one run of oxpd over one card. Run it once.
 type Daemon struct {
 	o     Options
-	cfg   config.Config
 	log   *slog.Logger
 	clock clock
 	began time.Duration
@@ -64,6 +63,7 @@ type Daemon struct {
 	teardown atomic.Bool
 
 	mu       sync.Mutex
+	cfg      config.Config // its maps are never changed
 	state    client.State
 	dev      octep.Device
 	ep       *octep.Endpoint
@@ -107,6 +107,13 @@ func New(o Options) *Daemon {
 	return d
 }
 
+// config is the configuration that is in force.
+func (d *Daemon) config() config.Config {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cfg
+}
+
 const answerLimit = 3 * time.Second // wall clock, for answers in progress when the daemon ends
 
 // Run is the daemon's life: it listens, brings the card up, and serves until ctx
@@ -121,14 +128,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := mayMakeInterfaces(); err != nil {
 		return err
 	}
-	sock, err := listen(d.cfg.Socket)
+	socket := d.config().Socket
+	sock, err := listen(socket)
 	if err != nil {
 		return err
 	}
 	srv := newServer(d, d.log)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(limit(sock, maxClients)) }()
-	d.log.Info("control socket listens", "socket", d.cfg.Socket, "pid", os.Getpid())
+	d.log.Info("control socket listens", "socket", socket, "pid", os.Getpid())
 
 	// Everything of the card runs under run, which ends before the stop sequence;
 	// the caller's ctx only asks for it.

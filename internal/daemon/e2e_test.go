@@ -428,6 +428,7 @@ func TestBringUp(t *testing.T) {
 	m, err := r.client.MTU(context.Background(), "Port1")
 	require.NoError(t, err)
 	assert.Equal(t, client.SwitchUnknown, m.Switch)
+	assert.Empty(t, m.Note, "every mode of the switch passes 1500")
 }
 
 func TestMTUByCommand(t *testing.T) {
@@ -476,6 +477,43 @@ func TestMTUByNetlink(t *testing.T) {
 		r.wait("the LIF follows", func() bool { return r.effective("oxp9") == 1099 })
 		r.mtus("oxp9", 1099)
 	})
+}
+
+// TestMTUAndTheSwitch: a port behind the switch, whose limit is known, and one
+// that is not behind it.
+func TestMTUAndTheSwitch(t *testing.T) {
+	r := start(t, rigOptions{config: func(c *config.Config) { c.Switch.Size = 2048 }}).running()
+	ctx := context.Background()
+	err := r.setMTU("oxp1", 2031)
+	require.Equal(t, client.CodeRefused, code(err), "%v", err)
+	var refused *client.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Contains(t, refused.Hint, "oxpd mtu oxp1 2031 --force")
+	r.mtus("oxp1", 1500)
+	require.NoError(t, r.setMTU("oxp1", 2030))
+	r.mtus("oxp1", 2030)
+	r.mustIP("link", "set", "oxp1", "mtu", "9000")
+	r.wait("put back", func() bool { return r.link("oxp1").MTU == 2030 })
+	r.mtus("oxp1", 2030)
+	require.NoError(t, r.setMTU("oxp9", 9000))
+	r.mtus("oxp9", 9000)
+
+	m, err := r.client.ForceMTU(ctx, "oxp1", 9000)
+	require.NoError(t, err)
+	assert.Equal(t, &client.MTU{
+		Schema: client.Schema, IfName: "oxp1", Label: "Port1", LIF: 9000, Interface: 9000, Switch: client.SwitchConfig, SwitchMTU: 2030, SwitchFrame: 2048,
+		Effective: 2030, Warnings: m.Warnings,
+	}, m)
+	require.Len(t, m.Warnings, 1)
+	assert.Contains(t, m.Warnings[0], "vanish in the switch")
+	r.card.ResetCommands()
+	r.wait("two rounds of reading back", func() bool { return len(r.card.Commands()) > 2*board.Ports })
+	assert.Equal(t, []int{9000, 9000}, []int{int(r.lif("oxp1").MTU), r.link("oxp1").MTU}, "LIF and interface")
+	assert.Contains(t, strings.Join(r.status().Warnings, "\n"), "mtu 9000 of oxp1 (Port1) is more than the switch before it passes: 2030")
+	m, err = r.client.MTU(ctx, "oxp1")
+	require.NoError(t, err)
+	assert.Equal(t, 2030, m.Effective)
+	assert.Contains(t, m.Note, "vanish in the switch")
 }
 
 func TestMTUOfTheConfiguration(t *testing.T) {

@@ -37,7 +37,7 @@ func (d *Daemon) look(ctx context.Context, o *owner) error {
 // pollLinks reads one link every tick (rpc-lif.md 7.2: not twelve at once).
 func (d *Daemon) pollLinks(ctx context.Context) error {
 	for i := 0; ; i = (i + 1) % len(d.owners) {
-		if err := d.clock.Sleep(ctx, time.Duration(d.cfg.LinkPoll)); err != nil {
+		if err := d.clock.Sleep(ctx, time.Duration(d.config().LinkPoll)); err != nil {
 			return nil
 		}
 		if err := gone(d.look(ctx, d.owners[i])); err != nil {
@@ -73,9 +73,9 @@ func (d *Daemon) keepChannel(ctx context.Context) error {
 // reconcile keeps everything as it is wanted, for ever: one LIF is read back
 // every period, and waiting ports are tried again when their pause is over.
 func (d *Daemon) reconcile(ctx context.Context) error {
-	next, due := 0, d.clock.Now()+time.Duration(d.cfg.Reconcile)
+	next, due := 0, d.clock.Now()+time.Duration(d.config().Reconcile)
 	for {
-		if err := d.clock.Sleep(ctx, min(waitingTick, time.Duration(d.cfg.Reconcile))); err != nil {
+		if err := d.clock.Sleep(ctx, min(waitingTick, time.Duration(d.config().Reconcile))); err != nil {
 			return nil
 		}
 		for _, o := range d.owners {
@@ -86,7 +86,7 @@ func (d *Daemon) reconcile(ctx context.Context) error {
 		if d.clock.Now() < due {
 			continue
 		}
-		due = d.clock.Now() + time.Duration(d.cfg.Reconcile)
+		due = d.clock.Now() + time.Duration(d.config().Reconcile)
 		d.owners[next].notice(markReconcile)
 		if next = (next + 1) % len(d.owners); next == 0 && d.uplinkErr() != nil {
 			if err := gone(d.raiseUplink(ctx)); err != nil {

@@ -90,7 +90,8 @@ type ownerConfig struct {
 	lifs  lifs
 	clock clock
 	log   *slog.Logger
-	mtu   int // of the configuration; 0: as the LIF has it
+	mtu   int                    // of the configuration; 0: as the LIF has it
+	limit func() lif.SwitchLimit // of the switch, as known now
 	// attach makes the interface, with its address and MTU and without carrier, and
 	// puts it into the data path. detach takes it out again.
 	attach func(ctx context.Context, p board.Port, mac [6]byte, mtu int) (iface, error)

@@ -22,7 +22,7 @@ func (o *owner) applyPending(ctx context.Context) error {
 	if mtu == 0 || ctx.Err() != nil {
 		return nil
 	}
-	err := o.setMTU(ctx, mtu)
+	err := o.setMTU(ctx, mtu, false)
 	if err != nil {
 		o.log.Warn("mtu is tried again", "port", o.port.Name, "mtu", mtu, "err", err)
 	}
@@ -30,14 +30,17 @@ func (o *owner) applyPending(ctx context.Context) error {
 }
 
 // setMTU changes LIF and interface, in this order, or neither. What is pending
-// stays so until a change succeeds.
-func (o *owner) setMTU(ctx context.Context, mtu int) error {
+// stays so until a change succeeds. force sets also what the switch is known to drop.
+func (o *owner) setMTU(ctx context.Context, mtu int, force bool) error {
 	if err := board.CheckMTU(mtu); err != nil {
 		return err
 	}
 	v := o.snapshot()
 	if !v.up {
 		return &refusal{fmt.Errorf("%s: %w: it waits for %s", o.port, errNotUp, v.awaiting), client.CodeNotReady}
+	}
+	if err := o.allowed(mtu); err != nil && !force {
+		return fmt.Errorf("set mtu: %w", err)
 	}
 	ctx, cancel := through(ctx)
 	defer cancel()
@@ -62,7 +65,24 @@ func (o *owner) setMTU(ctx context.Context, mtu int) error {
 		return nil
 	}
 	o.log.Info("mtu changed", "port", o.port.Name, "lif", uint32(o.port.LIF()), "old", old, "mtu", mtu)
+	o.warnSwitch()
 	return nil
+}
+
+// allowed refuses a change to an MTU that the switch is known not to pass. What
+// stands is no change: it was forced, or the limit came down later.
+func (o *owner) allowed(mtu int) error {
+	if mtu == o.want {
+		return nil
+	}
+	return o.limit().Check(o.port, mtu)
+}
+
+// warnSwitch logs what the MTU in force risks at the switch.
+func (o *owner) warnSwitch() {
+	if w := o.limit().Warning(o.port, o.want); w != "" {
+		o.log.Warn("mtu and the switch", "port", o.port.Name, "mtu", o.want, "why", w)
+	}
 }
 
 // setLIF changes the LIF. The limit of frames is raised before it, and lowered
@@ -110,11 +130,15 @@ func (o *owner) ifaceChanged(ctx context.Context) error {
 	}
 	old := o.want
 	if err = board.CheckMTU(now); err == nil {
+		err = o.allowed(now)
+	}
+	if err == nil {
 		err = o.setLIF(ctx, v.iface, now)
 	}
 	if err == nil {
 		o.want, o.pending = now, 0 // settle brings the limit down, if it is lower
 		o.log.Info("mtu changed", "port", o.port.Name, "lif", uint32(o.port.LIF()), "old", old, "mtu", now, "by", "netlink")
+		o.warnSwitch()
 		return nil
 	}
 	o.log.Warn("mtu of the interface is put back", "port", o.port.Name, "lif", uint32(o.port.LIF()), "asked", now, "mtu", old, "err", err)

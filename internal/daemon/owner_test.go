@@ -144,6 +144,7 @@ type bench struct {
 	agent *fakeAgent
 	table *fakeTable
 	iface *fakeIface
+	limit lif.SwitchLimit // of the switch
 	logs  bytes.Buffer
 }
 
@@ -156,7 +157,8 @@ func newBench(t *testing.T, port int, mtu int) *bench {
 	logger := slog.New(slog.NewTextHandler(&b.logs, nil))
 	b.owner = newOwner(ownerConfig{
 		port: board.ByIndex(port), agent: b.agent, clock: b.clk, log: logger, mtu: mtu,
-		lifs: lif.New(lif.Config{Table: b.table, Clock: b.clk, Logger: logger}),
+		limit: func() lif.SwitchLimit { return b.limit },
+		lifs:  lif.New(lif.Config{Table: b.table, Clock: b.clk, Logger: logger}),
 		attach: func(_ context.Context, _ board.Port, _ [6]byte, mtu int) (iface, error) {
 			b.log = append(b.log, fmt.Sprintf("attach mtu %d", mtu))
 			b.iface.mtu, b.iface.limit = mtu, mtu
@@ -288,14 +290,14 @@ func TestSetMTU(t *testing.T) {
 			b := newBench(t, 8, 0).up(t)
 			ctx := context.Background()
 			if tc.from != b.want {
-				require.NoError(t, b.setMTU(ctx, tc.from))
+				require.NoError(t, b.setMTU(ctx, tc.from, false))
 				b.settle(ctx)
 				b.log = nil
 			}
 			if tc.set != nil {
 				tc.set(b)
 			}
-			err := b.setMTU(ctx, tc.to)
+			err := b.setMTU(ctx, tc.to, false)
 			assert.Equal(t, tc.log, b.log)
 			assert.Equal(t, tc.lif, int(b.table.entry.MTU), "LIF")
 			assert.Equal(t, tc.iface, b.iface.mtu, "interface")
@@ -320,7 +322,7 @@ func TestLIFThatIsNotPutBackIsTriedAgain(t *testing.T) {
 			b.table.update = msg.RC(1).Err()
 		}
 	}
-	err := b.setMTU(ctx, 9000)
+	err := b.setMTU(ctx, 9000, false)
 	require.ErrorContains(t, err, "which is tried again")
 	assert.Equal(t, 9000, int(b.table.entry.MTU))
 	b.iface.err, b.table.update, b.table.before = nil, nil, nil
@@ -368,13 +370,123 @@ func TestInterfaceChangedByOthers(t *testing.T) {
 	}
 }
 
+// TestSwitchLimitOfAChange: who may change a port's MTU to what, and what stands.
+func TestSwitchLimitOfAChange(t *testing.T) {
+	const port1, f1 = 0, 8
+	type step struct {
+		by    string // "command", "force", "netlink", or "limit" for another limit
+		value int
+		mtu   int    // in force then, on LIF and interface
+		err   string // part of the refusal; "" accepted
+		logs  string // part of what is logged; "" nothing about the switch
+	}
+	const beyond, dropped, unknown = "is more than the switch before it passes", "longer frames vanish in the switch", "is unknown"
+	for _, tc := range []struct {
+		name  string
+		port  int
+		limit lif.SwitchLimit
+		steps []step
+	}{
+		{"known: up to it", port1, 2048, []step{{"command", 2030, 2030, "", ""}, {"command", 2031, 2030, beyond, ""}, {"command", 9000, 2030, beyond, ""}}},
+		{"known, with the usual tools", port1, 2048, []step{{"netlink", 2030, 2030, "", ""}, {"netlink", 2031, 2030, beyond, ""}, {"netlink", 9000, 2030, beyond, ""}}},
+		{"known: none for PortF1", f1, 2048, []step{{"command", 9000, 9000, "", ""}, {"netlink", 8000, 8000, "", ""}}},
+		{"unknown: accepted, with a warning", port1, 0, []step{{"command", 1504, 1504, "", ""}, {"command", 1505, 1505, "", unknown}, {"netlink", 9000, 9000, "", unknown}}},
+		{"jumbo mode", port1, 10240, []step{{"command", 9000, 9000, "", ""}}},
+		{"forced: stands, until it is changed", port1, 2048, []step{
+			{"force", 9000, 9000, "", dropped},
+			{"netlink", 9000, 9000, "", ""}, // the news of it, or the same value again
+			{"command", 9000, 9000, "", ""},
+			{"command", 8999, 9000, beyond, ""},
+			{"netlink", 9001, 9000, "out of range", ""},
+			{"netlink", 2031, 9000, beyond, ""},
+			{"command", 2000, 2000, "", ""},
+			{"netlink", 9000, 2000, beyond, ""},
+			{"command", 9000, 2000, beyond, ""},
+		}},
+		{"forced beyond what a LIF takes", port1, 2048, []step{{"force", 9001, 1500, "out of range", ""}}},
+		{"a limit that comes down below an MTU leaves it", port1, 10240, []step{
+			{"command", 9000, 9000, "", ""},
+			{"limit", 2048, 9000, "", ""},
+			{"netlink", 9000, 9000, "", ""},
+			{"command", 8000, 9000, beyond, ""},
+			{"command", 1500, 1500, "", ""},
+			{"netlink", 9000, 1500, beyond, ""},
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, tc.port, 0).up(t)
+			b.limit = tc.limit
+			ctx := context.Background()
+			for i, s := range tc.steps {
+				b.logs.Reset()
+				var err error
+				switch s.by {
+				case "command", "force":
+					if err = b.setMTU(ctx, s.value, s.by == "force"); s.err == beyond {
+						assert.Equal(t, client.CodeRefused, describe(err).Code)
+						assert.Contains(t, describe(err).Hint, "--force")
+					}
+				case "netlink":
+					b.iface.mtu = s.value
+					err = b.ifaceChanged(ctx)
+				case "limit":
+					b.limit = lif.SwitchLimit(s.value)
+				}
+				require.NoError(t, b.reconcile(ctx))
+				if s.err == "" {
+					require.NoError(t, err, "step %d, %+v", i, s)
+				} else {
+					require.ErrorContains(t, err, s.err, "step %d, %+v", i, s)
+				}
+				assert.Equal(t, s.mtu, int(b.table.entry.MTU), "LIF after step %d, %+v", i, s)
+				assert.Equal(t, s.mtu, b.iface.mtu, "interface after step %d, %+v", i, s)
+				if s.logs == "" {
+					assert.NotContains(t, b.logs.String(), "the switch\" port")
+				} else {
+					assert.Contains(t, b.logs.String(), s.logs)
+				}
+			}
+		})
+	}
+	t.Run("one that is made again keeps it", func(t *testing.T) {
+		b := newBench(t, port1, 0).up(t)
+		ctx := context.Background()
+		b.limit = 2048
+		require.NoError(t, b.setMTU(ctx, 9000, true))
+		b.table.present = false // the fast path was restarted
+		b.iface.lost = port.ErrRemoved
+		require.NoError(t, b.reconcile(ctx))
+		b.iface.lost = nil
+		require.NoError(t, b.provision(ctx))
+		assert.Equal(t, 9000, int(b.table.entry.MTU))
+		assert.Equal(t, 9000, b.iface.mtu)
+	})
+	t.Run("what was forced is put back without a second force", func(t *testing.T) {
+		b := newBench(t, port1, 0).up(t)
+		ctx := context.Background()
+		b.limit = 2048
+		require.NoError(t, b.setMTU(ctx, 9000, true))
+		b.iface.err = errors.New("EBUSY")
+		b.table.before = func(r msg.LIFUpdateReq) {
+			if r.LIF.MTU == 9000 {
+				b.table.update = msg.RC(1).Err()
+			}
+		}
+		require.ErrorContains(t, b.setMTU(ctx, 1500, false), "which is tried again")
+		b.iface.err, b.table.update, b.table.before = nil, nil, nil
+		require.NoError(t, b.reconcile(ctx))
+		assert.Equal(t, 9000, int(b.table.entry.MTU))
+		assert.Equal(t, 9000, b.iface.mtu)
+	})
+}
+
 func TestDrainTakesTwoSweeps(t *testing.T) {
 	b := newBench(t, 8, 0).up(t)
 	ctx := context.Background()
-	require.NoError(t, b.setMTU(ctx, 9000))
+	require.NoError(t, b.setMTU(ctx, 9000, false))
 	b.settle(ctx)
 	at := b.clk.Now()
-	require.NoError(t, b.setMTU(ctx, 1500))
+	require.NoError(t, b.setMTU(ctx, 1500, false))
 	assert.Equal(t, 9000, b.iface.limit, "a frame that the LIF let through is not too long")
 	b.settle(ctx)
 	assert.Equal(t, 1500, b.iface.limit)
@@ -396,7 +508,7 @@ func (b *bench) serve(t *testing.T) (end func()) {
 
 // askMTU is what the control socket asks.
 func (b *bench) askMTU(ctx context.Context, mtu int) error {
-	return b.ask(ctx, func(ctx context.Context) error { return b.setMTU(ctx, mtu) })
+	return b.ask(ctx, func(ctx context.Context) error { return b.setMTU(ctx, mtu, false) })
 }
 
 // settled waits until everything marked and asked for before is done.
@@ -584,7 +696,7 @@ func TestRefusedRequestLeavesThePendingMTU(t *testing.T) {
 			tc.set(b)
 			require.NoError(t, b.provision(ctx))
 			assert.Error(t, b.snapshot().err, "shown")
-			require.Error(t, b.setMTU(ctx, 2000))
+			require.Error(t, b.setMTU(ctx, 2000, false))
 			b.table.update, b.iface.err, b.table.before = nil, nil, nil
 			require.NoError(t, b.reconcile(ctx))
 			assert.Equal(t, 9000, int(b.table.entry.MTU), "as configured")
@@ -598,7 +710,7 @@ func TestRefusedRequestLeavesThePendingMTU(t *testing.T) {
 		b.table.update = msg.RC(1).Err()
 		require.NoError(t, b.provision(ctx))
 		b.table.update = nil
-		require.NoError(t, b.setMTU(ctx, 2000))
+		require.NoError(t, b.setMTU(ctx, 2000, false))
 		require.NoError(t, b.reconcile(ctx))
 		assert.Equal(t, 2000, int(b.table.entry.MTU))
 	})

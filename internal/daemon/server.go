@@ -40,7 +40,7 @@ type control interface {
 	status() client.Status
 	ports() client.Ports
 	mtu(p board.Port) client.MTU
-	setMTU(ctx context.Context, p board.Port, mtu int) (client.MTU, error)
+	setMTU(ctx context.Context, p board.Port, mtu int, force bool) (client.MTU, error)
 	stats(only *board.Port) client.Stats
 	counters(ctx context.Context) (client.Counters, error)
 	stop(ctx context.Context, teardown bool) (client.StopResult, error)
@@ -87,7 +87,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), mtuLimit)
 		defer cancel()
-		m, err := c.setMTU(ctx, p, in.MTU)
+		m, err := c.setMTU(ctx, p, in.MTU, in.Force)
 		answer(w, m, err)
 	})
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
@@ -241,6 +241,7 @@ func describe(err error) *client.Error {
 		r       *refusal
 		unknown *board.UnknownPortError
 		outside *board.MTURangeError
+		beyond  *lif.SwitchError
 		rc      *msg.RCError
 		hinter  interface{ Hint() string }
 	)
@@ -263,7 +264,7 @@ func describe(err error) *client.Error {
 		e.Code = client.CodeTimeout
 	case errors.Is(err, rpc.ErrNotConfigured):
 		e.Code = client.CodeNotReady
-	case errors.As(err, &rc), errors.Is(err, lif.ErrMismatch):
+	case errors.As(err, &rc), errors.As(err, &beyond), errors.Is(err, lif.ErrMismatch):
 		e.Code = client.CodeRefused
 	}
 	if e.Code == client.CodeNotReady && e.Hint == "" {

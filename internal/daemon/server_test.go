@@ -21,6 +21,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/mmio"
+	"oxpd/lif"
 	"oxpd/rpc"
 	"oxpd/rpc/msg"
 )
@@ -36,7 +37,10 @@ func (f *fakeControl) ports() client.Ports {
 	return client.Ports{Schema: client.Schema, Ports: []client.Port{{IfName: "oxp1", Label: "Port1"}}}
 }
 func (f *fakeControl) mtu(p board.Port) client.MTU { return client.MTU{IfName: p.Name, LIF: 1500} }
-func (f *fakeControl) setMTU(_ context.Context, p board.Port, mtu int) (client.MTU, error) {
+func (f *fakeControl) setMTU(_ context.Context, p board.Port, mtu int, force bool) (client.MTU, error) {
+	if limit := lif.SwitchLimit(2048); !force && f.err == nil {
+		f.err = limit.Check(p, mtu)
+	}
 	return client.MTU{IfName: p.Name, LIF: mtu}, f.err
 }
 func (f *fakeControl) stats(only *board.Port) client.Stats {
@@ -96,6 +100,9 @@ func TestClientAndServer(t *testing.T) {
 	m, err = c.SetMTU(ctx, "PortF1", 9000)
 	require.NoError(t, err)
 	assert.Equal(t, 9000, m.LIF)
+	m, err = c.ForceMTU(ctx, "Port1", 9000)
+	require.NoError(t, err)
+	assert.Equal(t, 9000, m.LIF)
 	st, err := c.Stats(ctx, "oxp3")
 	require.NoError(t, err)
 	assert.Equal(t, "oxp3", st.Ports[0].IfName)
@@ -113,6 +120,7 @@ func TestRefusalsOverTheSocket(t *testing.T) {
 		usage bool
 	}{
 		{"out of range", &board.MTURangeError{MTU: 71}, client.CodeUsage, true},
+		{"more than the switch passes", lif.SwitchLimit(2048).Check(board.ByIndex(0), 9000), client.CodeRefused, false},
 		{"fast path refused", msg.RC(1).Err(), client.CodeRefused, false},
 		{"no answer", &rpc.TimeoutError{What: "LIF_ADD_UPDATE"}, client.CodeTimeout, false},
 		{"stalled", &rpc.StalledError{Cause: rpc.ErrTimeout}, client.CodeTimeout, false},

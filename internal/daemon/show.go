@@ -13,6 +13,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/port"
+	"oxpd/lif"
 	"oxpd/octep"
 	"oxpd/ring"
 	"oxpd/ring/wire"
@@ -44,6 +45,7 @@ func (d *Daemon) status() client.Status {
 	d.mu.Unlock()
 	s.Stages = d.track.snapshot()
 	s.Warnings = append(s.Warnings, d.track.overdue()...)
+	limit := d.switchLimit()
 	for _, o := range d.allOwners() {
 		v := o.snapshot()
 		switch {
@@ -53,6 +55,9 @@ func (d *Daemon) status() client.Status {
 				s.Warnings = append(s.Warnings, fmt.Sprintf("%s: %v", o.port, v.err))
 			}
 			s.Warnings = append(s.Warnings, v.foreign().warnings(o.port, v.mac)...)
+			if mtu := int(d.lifs.State(o.port).Have.MTU); limit.Check(o.port, mtu) != nil {
+				s.Warnings = append(s.Warnings, limit.Warning(o.port, mtu))
+			}
 		case v.err != nil:
 			s.Warnings = append(s.Warnings, fmt.Sprintf("%s waits for %s: %v", o.port, v.awaiting, v.err))
 		}
@@ -147,15 +152,23 @@ func (d *Daemon) mtu(p board.Port) client.MTU {
 		_, m.Interface = kernel(o.snapshot().iface)
 	}
 	m.Effective = min(m.LIF, m.Interface)
-	if p.BehindSwitch() {
-		m.Switch = client.SwitchUnknown
-		m.Note = "the switch may cap frames below the effective MTU; its limit has not been read"
+	if !p.BehindSwitch() {
+		return m
+	}
+	limit := d.switchLimit()
+	m.Switch, m.Note = client.SwitchUnknown, limit.Warning(p, m.Effective)
+	if most, known := limit.MTU(p); known {
+		m.Switch, m.SwitchMTU, m.SwitchFrame = client.SwitchConfig, most, int(limit)
+		m.Effective = min(m.Effective, most)
 	}
 	return m
 }
 
+// switchLimit is what is known of the switch: what the configuration says.
+func (d *Daemon) switchLimit() lif.SwitchLimit { return d.config().SwitchLimit() }
+
 // setMTU implements control.
-func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int) (client.MTU, error) {
+func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int, force bool) (client.MTU, error) {
 	if err := board.CheckMTU(mtu); err != nil {
 		return client.MTU{}, err
 	}
@@ -171,14 +184,17 @@ func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int) (client.MTU,
 			"see oxpd status for what it waits for",
 		}
 	}
-	was := d.mtu(p).Effective
-	if err := o.ask(ctx, func(ctx context.Context) error { return o.setMTU(ctx, mtu) }); err != nil {
+	was := d.mtu(p)
+	if err := o.ask(ctx, func(ctx context.Context) error { return o.setMTU(ctx, mtu, force) }); err != nil {
 		return client.MTU{}, err
 	}
 	m := d.mtu(p)
-	if mtu < was {
+	if m.Note != "" && mtu != was.LIF {
+		m.Warnings, m.Note = append(m.Warnings, m.Note), ""
+	}
+	if mtu < was.LIF {
 		m.Warnings = append(m.Warnings, fmt.Sprintf("peers of open connections go on sending frames for an MTU of %d until they probe or learn better; "+
-			"the LIF refuses each and counts it as FROM_WIRE_DROP_MTU_EXCEEDED", was))
+			"the LIF refuses each and counts it as FROM_WIRE_DROP_MTU_EXCEEDED", was.LIF))
 	}
 	return m, nil
 }

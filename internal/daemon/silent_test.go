@@ -86,14 +86,14 @@ func TestMTUOnASilentTarget(t *testing.T) {
 			require.NoError(t, b.provision(ctx))
 			card.Faults(func(f *hwsim.Faults) { f.RPCSilent = true })
 			began := clk.Now()
-			err = b.setMTU(ctx, 9000)
+			err = b.setMTU(ctx, 9000, false)
 			took := clk.Now() - began
 			require.ErrorIs(t, err, rpc.ErrTimeout)
 			assert.Equal(t, client.CodeTimeout, describe(err).Code)
 			assert.GreaterOrEqual(t, took, 2*time.Second)
 			assert.LessOrEqual(t, took, 2500*time.Millisecond)
 			assert.Equal(t, 1500, b.iface.mtu)
-			require.ErrorIs(t, b.setMTU(ctx, 9000), rpc.ErrStalled)
+			require.ErrorIs(t, b.setMTU(ctx, 9000, false), rpc.ErrStalled)
 			assert.Equal(t, took, clk.Now()-began, "the next one does not wait")
 		})
 	}

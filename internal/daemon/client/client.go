@@ -115,8 +115,17 @@ func (c *Client) MTU(ctx context.Context, port string) (*MTU, error) {
 // force then. A refusal is an *Error, and the old MTU stands on both; only a
 // CodeTimeout whose text says that it has begun leaves that open.
 func (c *Client) SetMTU(ctx context.Context, port string, mtu int) (*MTU, error) {
+	return c.setMTU(ctx, port, SetMTU{MTU: mtu})
+}
+
+// ForceMTU is SetMTU, also when the switch is known to drop such frames.
+func (c *Client) ForceMTU(ctx context.Context, port string, mtu int) (*MTU, error) {
+	return c.setMTU(ctx, port, SetMTU{MTU: mtu, Force: true})
+}
+
+func (c *Client) setMTU(ctx context.Context, port string, in SetMTU) (*MTU, error) {
 	out := new(MTU)
-	if err := c.do(ctx, http.MethodPut, "/v1/ports/"+url.PathEscape(port)+"/mtu", SetMTU{MTU: mtu}, out); err != nil {
+	if err := c.do(ctx, http.MethodPut, "/v1/ports/"+url.PathEscape(port)+"/mtu", in, out); err != nil {
 		return nil, err
 	}
 	return out, nil

@@ -135,11 +135,15 @@ type MTU struct {
 	Schema    int    `json:"schema"`
 	IfName    string `json:"ifname"`
 	Label     string `json:"label"`
-	LIF       int    `json:"lif"`    // as read back; 0 when the LIF is absent
-	Interface int    `json:"mtu"`    // of the host's interface; 0 while it does not exist
-	Switch    string `json:"switch"` // "none": the port does not pass the switch; "unknown": its limit has not been read
-	Effective int    `json:"effective"`
-	Note      string `json:"note,omitempty"` // what Effective leaves out
+	LIF       int    `json:"lif"` // as read back; 0 when the LIF is absent
+	Interface int    `json:"mtu"` // of the host's interface; 0 while it does not exist
+	// Switch is where the limit of the switch comes from: "none", the port does not
+	// pass the switch; "unknown", nobody has said; "config", the configuration.
+	Switch      string `json:"switch"`
+	SwitchMTU   int    `json:"switch_mtu,omitempty"`   // the largest whose frames the switch passes; 0 when unknown, or none
+	SwitchFrame int    `json:"switch_frame,omitempty"` // the same as a frame with FCS
+	Effective   int    `json:"effective"`              // the smallest of those that are known
+	Note        string `json:"note,omitempty"`         // what the switch does, or may do, to longer frames
 	// Warnings are what a change that was made does to others. They do not stay.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -148,11 +152,13 @@ type MTU struct {
 const (
 	SwitchNone    = "none"
 	SwitchUnknown = "unknown"
+	SwitchConfig  = "config"
 )
 
 // SetMTU asks for another MTU.
 type SetMTU struct {
-	MTU int `json:"mtu"`
+	MTU   int  `json:"mtu"`
+	Force bool `json:"force,omitempty"` // also when the switch is known to drop such frames
 }
 
 // LinkStats are one direction of `ip -j -s link`.

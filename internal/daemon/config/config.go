@@ -16,6 +16,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -26,7 +27,9 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/dma"
+	"oxpd/lif"
 	"oxpd/ring/wire"
+	"oxpd/switchcfg/reg"
 )
 
 // Limits of settings.
@@ -40,6 +43,9 @@ const (
 	minDMABits   = 32
 	maxDMABits   = 64
 )
+
+// switchSizes are the frame sizes of the switch's modes.
+var switchSizes = [...]int{reg.Jumbo1522.FrameBytes(), reg.Jumbo2048.FrameBytes(), reg.Jumbo10240.FrameBytes()}
 
 // Config is the whole file. The zero value is not valid; Default is.
 type Config struct {
@@ -55,10 +61,19 @@ type Config struct {
 	LinkPoll Duration `yaml:"link-poll"`
 	// Reconcile is the time between two LIFs read back, one port at a time.
 	Reconcile Duration `yaml:"reconcile"`
+	// Switch is the switch behind ten of the twelve ports.
+	Switch Switch `yaml:"switch"`
 	// Ports holds settings of single ports, by interface name or label.
 	Ports map[string]Port `yaml:"ports,omitempty"`
 	// Sim is the simulated card. It is used only with --sim.
 	Sim Sim `yaml:"sim"`
+}
+
+// Switch is what oxpd cannot read of the switch by itself.
+type Switch struct {
+	// Size is the longest frame, in bytes with FCS, that the switch passes at its front ports: 1522, 2048 (as the board was found) or
+	// 10240 (jumbo mode); 0: not known. An MTU above it less 18 is refused, unless it is forced (hardware/switch.md 5).
+	Size int `yaml:"size"`
 }
 
 // Port are the settings of one port.
@@ -199,6 +214,12 @@ func (c Config) check(name string, at *yaml.Node) error {
 			bad([]string{d.key}, "%v is out of range: want %v to %v", v, minPoll, maxPoll)
 		}
 	}
+	limit := c.SwitchLimit()
+	if s := c.Switch.Size; s != 0 && !slices.Contains(switchSizes[:], s) {
+		bad([]string{"switch", "size"}, "the switch has no mode of %d bytes: want %d, %d or %d, or 0 when it is not known",
+			s, switchSizes[0], switchSizes[1], switchSizes[2])
+		limit = 0
+	}
 	seen := map[string]string{}
 	for _, k := range keys(c.Ports) {
 		path := []string{"ports", k}
@@ -212,7 +233,11 @@ func (c Config) check(name string, at *yaml.Node) error {
 		}
 		seen[p.Name] = k
 		if m := c.Ports[k].MTU; m != 0 {
-			if err := board.CheckMTU(m); err != nil {
+			err := board.CheckMTU(m)
+			if err == nil {
+				err = limit.Check(p, m)
+			}
+			if err != nil {
 				bad(append(path, "mtu"), "%v", err)
 			}
 		}
@@ -233,6 +258,9 @@ func (c Config) MTU(p board.Port) int {
 	}
 	return 0
 }
+
+// SwitchLimit is what the file says of the switch.
+func (c Config) SwitchLimit() lif.SwitchLimit { return lif.SwitchLimit(c.Switch.Size) }
 
 // WorkerCount is Workers with 0 resolved.
 func (c Config) WorkerCount() int {

@@ -21,6 +21,7 @@ workers: 3
 watermark: 0x200
 dma-bits: 48
 link-poll: 250ms
+switch: {size: 2048}
 ports:
   PortF1: {mtu: 9000}
 sim:
@@ -32,6 +33,7 @@ sim:
 	require.NoError(t, err)
 	want := Default()
 	want.Socket, want.Workers, want.Watermark, want.DMABits, want.LinkPoll = "/run/x.sock", 3, 0x200, 48, Duration(250*time.Millisecond)
+	want.Switch.Size = 2048
 	want.Ports = map[string]Port{"PortF1": {MTU: 9000}}
 	want.Sim = Sim{Timeline: TimelineReal, Seed: 7, Wires: map[string]string{"F1": "tap:far1@/run/netns/far"}}
 	assert.Equal(t, want, c)
@@ -69,6 +71,10 @@ func TestParseRefuses(t *testing.T) {
 		{"not a duration", "link-poll: 5", `f:1: "5" is not a duration: want 1s, 250ms`},
 		{"mtu below", "ports:\n  oxp1:\n    mtu: 71\n", "f:3: ports.oxp1.mtu: mtu 71 is out of range: want 72 to 9000"},
 		{"mtu above", "ports: {oxp1: {mtu: 9001}}", "f:1: ports.oxp1.mtu: mtu 9001 is out of range: want 72 to 9000"},
+		{"mode that the switch does not have", "switch:\n  size: 9000\n", "f:2: switch.size: the switch has no mode of 9000 bytes: want 1522, 2048 or 10240, or 0 when it is not known"},
+		{"mtu above the switch", "switch: {size: 2048}\nports:\n  F1: {mtu: 9000}\n  oxp1:\n    mtu: 2031\n",
+			"f:5: ports.oxp1.mtu: mtu 2031 of oxp1 (Port1) is more than the switch before it passes: 2030, for frames of 2048 bytes with FCS"},
+		{"unknown key of the switch", "switch: {sise: 2048}", `f:1: unknown key "sise"`},
 		{"unknown port", "ports:\n  oxp13: {}\n", `f:2: ports.oxp13: unknown port "oxp13": want oxp1 to oxp12, Port1 to Port8, PortF1 to PortF4, or F1 to F4`},
 		{"port twice", "ports:\n  F1: {}\n  oxp9: {}\n", `f:3: ports.oxp9: is oxp9 (PortF1), which is set as "F1" already`},
 		{"timeline", "sim: {timeline: fast}", `f:1: sim.timeline: "fast": want compressed or real`},
@@ -189,6 +195,7 @@ func TestMissing(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("workers: 1\nsim: {wires: {F1: tap:a}}"))
 	f.Add([]byte("ports: {oxp1: {mtu: 9000}}\n---\n"))
+	f.Add([]byte("switch: {size: 2048}\nports: {oxp1: {mtu: 2031}, F1: {mtu: 9000}}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := Parse("f", b)
 		if err == nil && c.Check() != nil {

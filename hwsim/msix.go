@@ -8,6 +8,7 @@ type msixTable struct {
 	entry   [csr.MSIXVectors][4]uint32 // address, address high, data, control
 	pending [csr.MSIXVectors]bool
 	fn      [csr.MSIXVectors]func()
+	told    [csr.MSIXVectors]uint64 // calls of fn, those of earlier callees too
 }
 
 const (
@@ -42,6 +43,13 @@ func (c *Card) OnIRQ(vector int, fn func()) {
 	}
 	c.msixPending()
 	c.leave()
+}
+
+// Messages is how often whoever listened to a vector was called.
+func (c *Card) Messages(vector int) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.msix.told[vector]
 }
 
 // message sends a vector's message, or remembers it while the vector is masked.

@@ -48,7 +48,9 @@ func (c *Card) deliver() {
 		var fns [csr.MSIXVectors]func()
 		for i, v := range irqs {
 			o.ready[v] = false
-			fns[i] = c.msix.fn[v]
+			if fns[i] = c.msix.fn[v]; fns[i] != nil {
+				c.msix.told[v]++
+			}
 		}
 		c.mu.Unlock()
 		for i, f := range frames {

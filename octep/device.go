@@ -30,10 +30,11 @@ type Device interface {
 	BAR2() mmio.Space
 	// DMA provides the memory that the card may be told about.
 	DMA() dma.Provider
-	// BindIRQ has every interrupt of an MSI-X vector followed by one send on ch
-	// that does not block: a channel of capacity 1 coalesces and loses none.
-	// The vector is unmasked; nil masks and unbinds it.
-	BindIRQ(vector int, ch chan<- struct{}) error
+	// BindIRQ has fn called after every interrupt of an MSI-X vector. Interrupts
+	// that come before it is called are one call; none is lost. fn runs on any
+	// goroutine, not twice at once for one vector, and must not block. The vector
+	// is unmasked; nil masks and unbinds it.
+	BindIRQ(vector int, fn func()) error
 	// Close gives the card back. It neither disables rings nor clears bus
 	// mastering: whether memory outlives this process is not its business.
 	Close() error

@@ -180,7 +180,7 @@ func (d *fakeDevice) ConfigWrite(off, width int, v uint32) error {
 func (d *fakeDevice) BAR0() mmio.Space                   { return d.bar0 }
 func (d *fakeDevice) BAR2() mmio.Space                   { return d.bar2 }
 func (d *fakeDevice) DMA() dma.Provider                  { return nil }
-func (d *fakeDevice) BindIRQ(int, chan<- struct{}) error { return nil }
+func (d *fakeDevice) BindIRQ(int, func()) error          { return nil }
 func (d *fakeDevice) Close() error                       { return nil }
 func (d *fakeDevice) scratch(v uint64)                   { d.bar0.set(uint32(csr.SDPScratch), v) }
 func (d *fakeDevice) gone()                              { d.cfg[csr.CfgVendor] = csr.CfgVendorNone }

@@ -361,7 +361,7 @@ func TestSimFloodedRingLeavesTheOthersTheirTurn(t *testing.T) {
 	}
 	w.Send(udp(b.mac(portF1), other, 1, 60))
 	b.card.Advance(time.Millisecond)
-	_, _, err := work.Step(WakeIRQ)
+	_, _, err := work.Step(WakeBusy)
 	require.NoError(t, err)
 	b.drain()
 	require.Len(t, sink.others, 1)

@@ -171,6 +171,13 @@ func (b *bench) check() {
 		assert.Equal(t, st.Done, st.Delivered+st.Untagged+st.Dropped+st.SpanNoBuf+st.Long, "invariant 4, ring %d", q)
 	}
 	assert.LessOrEqual(t, s.Spans, s.SpanBufs, "invariant 5")
+	var messages uint64
+	for q, st := range s.Queues {
+		n := b.card.Messages(csr.MSIXRingVector + q)
+		assert.Equal(t, n, st.IntrTaken, "invariant 9, ring %d", q)
+		messages += n
+	}
+	assert.Equal(t, messages, s.IntrTaken, "invariant 9")
 	assert.Equal(t, s.TxPosted, b.card.Counter(msg.CntRXKN), "invariant 6")
 	assert.Equal(t, s.TxPosted, s.TxFinished, "invariant 6: all finished")
 	assert.Equal(t, s.GatherSize, s.GatherFree, "gather buffers are back")
@@ -550,7 +557,7 @@ func TestSimRegisterBudget(t *testing.T) {
 			w.Send(udp(b.mac(portF1), 7, i, 60))
 		}
 		b.card.Advance(200 * time.Microsecond)
-		n, _, err := work.Step(WakeIRQ)
+		n, _, err := work.Step(WakeBusy)
 		require.NoError(t, err)
 		require.Equal(t, 32, n)
 	}
@@ -603,7 +610,7 @@ func TestSimNoArrivalIsMissedOnTheWayToSleep(t *testing.T) {
 	b := newBench(t, &keep{})
 	irq := make(chan struct{}, 1)
 	for q := range wire.OQs {
-		require.NoError(t, b.dev.BindIRQ(csr.MSIXRingVector+q, irq))
+		require.NoError(t, b.dev.BindIRQ(csr.MSIXRingVector+q, b.rings.OQ(q).Handler(irq)))
 	}
 	work := b.rings.Workers(1)[0]
 	w := b.card.Wire(uint16(portF1.Tag))
@@ -622,7 +629,7 @@ func TestSimNoArrivalIsMissedOnTheWayToSleep(t *testing.T) {
 				require.Less(t, waited, sleep, "offset %d: only the sweep would find it", i)
 				select {
 				case <-irq:
-					why = WakeIRQ
+					why = WakeBusy
 				default:
 					b.card.Advance(time.Microsecond)
 					continue
@@ -684,7 +691,7 @@ func TestSimFreeRunningTrafficWithTwoWorkers(t *testing.T) {
 	for _, work := range b.rings.Workers(2) {
 		irq := make(chan struct{}, 1)
 		for _, q := range work.Queues() {
-			require.NoError(t, b.dev.BindIRQ(csr.MSIXRingVector+q, irq))
+			require.NoError(t, b.dev.BindIRQ(csr.MSIXRingVector+q, b.rings.OQ(q).Handler(irq)))
 		}
 		wg.Add(1)
 		go func() {
@@ -714,6 +721,9 @@ func TestSimFreeRunningTrafficWithTwoWorkers(t *testing.T) {
 	defer sink.mu.Unlock()
 	assert.Empty(t, sink.bad)
 	assert.Equal(t, frames, sink.got+int(b.card.Counter(msg.CntTXDropQueueFull))+int(w.Stats().Overrun))
+	for q, st := range b.rings.Stats().Queues {
+		assert.Equal(t, st.Done > 0, st.IntrTaken > 0, "ring %d: its packets sent messages", q)
+	}
 	b.healthy()
 }
 
@@ -776,7 +786,7 @@ func TestSimEveryAlternativeOfTheChoices(t *testing.T) {
 			b.mtu(portF1, 9000)
 			irq := make(chan struct{}, 1)
 			for q := range wire.OQs {
-				require.NoError(t, b.dev.BindIRQ(csr.MSIXRingVector+q, irq))
+				require.NoError(t, b.dev.BindIRQ(csr.MSIXRingVector+q, b.rings.OQ(q).Handler(irq)))
 			}
 			work := b.rings.Workers(1)[0]
 			w := b.card.Wire(uint16(portF1.Tag))

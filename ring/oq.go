@@ -223,6 +223,20 @@ const (
 	thorough
 )
 
+// Handler is what to call for each interrupt of the queue's vector: it counts the
+// message and wakes whoever receives from ch, which has room for one and may be
+// that of several queues. It never blocks, allocates nothing and may be called at
+// any time, also after Free.
+func (o *OQ) Handler(ch chan<- struct{}) func() {
+	return func() {
+		o.cnt.intr.Add(1)
+		select {
+		case ch <- struct{}{}:
+		default: // a wake-up is pending already
+		}
+	}
+}
+
 // Visit makes passes until one takes nothing or bound packets were taken, and
 // returns how many were. A queue that somebody else is visiting is left to
 // them. The error is mmio.ErrGone.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"sync"
 	"testing"
 	"time"
 
@@ -896,7 +897,7 @@ func TestWorkerAsksForTheNextTickWhileAQueueIsStuck(t *testing.T) {
 	h.write(h.bytes(60)) // never counted
 	var took int
 	for range 3 {
-		n, sleep, err := w.Step(WakeIRQ)
+		n, sleep, err := w.Step(WakeBusy)
 		require.NoError(t, err)
 		took += n
 		if took == 0 {
@@ -907,6 +908,31 @@ func TestWorkerAsksForTheNextTickWhileAQueueIsStuck(t *testing.T) {
 	assert.Equal(t, 1, took)
 	assert.Equal(t, uint64(1), h.rings.Stats().Behind)
 	h.check()
+}
+
+// intr_taken is a ring's own, also where one worker serves several rings through
+// one channel and finds several messages at once.
+func TestHandlerCountsTheMessagesOfItsRing(t *testing.T) {
+	h := newHand(t)
+	irq := make(chan struct{}, 1)
+	first, second := h.rings.OQ(0).Handler(irq), h.rings.OQ(5).Handler(irq)
+	for _, fn := range []func(){first, second, second} {
+		fn()
+	}
+	assert.Len(t, irq, 1, "one wake-up is enough")
+	<-irq
+	_, _, err := h.rings.Workers(1)[0].Step(WakeBusy)
+	require.NoError(t, err)
+	first()
+	assert.Len(t, irq, 1)
+	s := h.rings.Stats()
+	taken := make([]uint64, len(s.Queues))
+	for q := range s.Queues {
+		taken[q] = s.Queues[q].IntrTaken
+	}
+	assert.Equal(t, []uint64{2, 0, 0, 0, 0, 2, 0, 0}, taken)
+	assert.EqualValues(t, 4, s.IntrTaken, "invariant 9")
+	assert.Zero(t, testing.AllocsPerRun(100, second))
 }
 
 func TestWatchdogCountsWhatNoMessageAnnounced(t *testing.T) {
@@ -920,10 +946,10 @@ func TestWatchdogCountsWhatNoMessageAnnounced(t *testing.T) {
 	s := h.rings.Stats()
 	assert.Equal(t, []uint64{1, 1, 1}, []uint64{s.WdRuns, s.WdRescues, s.WdStalls})
 	h.send(h.bytes(60))
-	_, _, err = w.Step(WakeIRQ)
+	_, _, err = w.Step(WakeBusy)
 	require.NoError(t, err)
 	s = h.rings.Stats()
-	assert.Equal(t, []uint64{1, 1, 1}, []uint64{s.WdRuns, s.WdRescues, s.IntrTaken})
+	assert.Equal(t, []uint64{1, 1}, []uint64{s.WdRuns, s.WdRescues})
 
 	h.write(h.bytes(60)) // a queue that was promised a look is not rescued
 	_, _, err = w.Step(WakeBusy)
@@ -962,3 +988,53 @@ func TestWalksTellWhenCountersBelongTogether(t *testing.T) {
 	n, _ := h.rings.Walks()
 	assert.Equal(t, after, n, "nothing was taken")
 }
+
+// rx_seen counts buffers, not packets, and what has been taken is none. Once the
+// memory is gone the last number stays.
+func TestCensusCountsWrittenBuffers(t *testing.T) {
+	h := newHand(t)
+	seen := func() uint64 { h.rings.Census(); return h.rings.Stats().Seen }
+	assert.Zero(t, seen())
+	h.send(h.bytes(60))
+	h.send(h.bytes(9014)) // six buffers
+	h.write(h.bytes(60))  // not counted by the card
+	assert.Zero(t, h.rings.Stats().Seen, "reading counters alone looks at no buffer")
+	assert.EqualValues(t, 8, seen())
+	assert.EqualValues(t, 8, h.rings.Stats().Queues[0].Seen)
+	require.Equal(t, 2, h.visit())
+	assert.EqualValues(t, 1, seen(), "the packet that nothing counts")
+	h.visit()
+	h.clock.now += twoTicks
+	require.Equal(t, 1, h.visit())
+	assert.Zero(t, seen())
+	h.check()
+}
+
+// The counters of a stopped daemon are read after its memory has gone.
+func TestCensusAfterFree(t *testing.T) {
+	regs := &loopback{other: map[uint32]uint64{}}
+	r, err := New(Config{BAR0: regs, DMA: dma.NewInProcess(nowhere{}, 0), Clock: realClock{time.Now()}, Sink: &discard{}})
+	require.NoError(t, err)
+	dma.Store64(first(r.OQ(3).buffer(17)), 134<<56)
+	r.Census()
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			<-begin
+			for range 50 {
+				r.Census()
+			}
+		}()
+	}
+	close(begin)
+	require.NoError(t, r.Free())
+	wg.Wait()
+	r.Census()
+	assert.EqualValues(t, 1, r.Stats().Queues[3].Seen)
+	assert.EqualValues(t, 1, r.Stats().Seen)
+}
+
+func first(b []byte, _ dma.BusAddr) []byte { return b }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"oxpd/internal/dma"
@@ -51,6 +52,9 @@ type Rings struct {
 	pool    *pool
 	regions []*dma.Region
 	state   state
+
+	memory sync.Mutex // held while a reader of counters is in the memory of the rings
+	freed  bool       // by Free: there is none any more
 }
 
 type state uint8
@@ -465,7 +469,12 @@ func (r *Rings) Left() (tx, rx int, err error) {
 
 // Free releases all memory. The caller has made sure that the card can no
 // longer reach it: bus mastering is off, or the rings were never programmed.
+//
+// It waits for a Census under way.
 func (r *Rings) Free() error {
+	r.memory.Lock()
+	defer r.memory.Unlock()
+	r.freed = true
 	var errs []error
 	for _, reg := range r.regions {
 		if err := r.cfg.DMA.Free(reg); err != nil {

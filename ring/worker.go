@@ -99,8 +99,7 @@ type Wake uint8
 
 // Reasons for a turn.
 const (
-	WakeBusy  Wake = iota // the turn before took something, or polling
-	WakeIRQ               // a message came
+	WakeBusy  Wake = iota // the turn before took something, a message came, or polling
 	WakeSweep             // the watchdog's period ran out without a message
 )
 
@@ -111,9 +110,6 @@ const (
 // message comes: 0 after a turn that was busy to the end. It is what stepped
 // tests drive; not safe for concurrent use.
 func (w *Worker) Step(why Wake) (took int, sleep time.Duration, err error) {
-	if why == WakeIRQ {
-		w.queues[0].cnt.intr.Add(1)
-	}
 	for idle := 0; idle < spins; {
 		n, _, err := w.poll(quick, why == WakeSweep)
 		if err != nil {
@@ -151,8 +147,8 @@ func (w *Worker) Step(why Wake) (took int, sleep time.Duration, err error) {
 }
 
 // Run serves the queues until ctx ends, which is no error, or the card is gone
-// (mmio.ErrGone). irq receives the messages of the worker's rings; nil means
-// that there are none, and the worker sleeps 1 ms at most.
+// (mmio.ErrGone). irq wakes it: the Handler of each of its queues sends there. nil
+// means that there are no interrupts, and the worker sleeps 1 ms at most.
 func (w *Worker) Run(ctx context.Context, irq <-chan struct{}) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -176,7 +172,6 @@ func (w *Worker) Run(ctx context.Context, irq <-chan struct{}) error {
 		select {
 		case <-ctx.Done():
 		case <-irq:
-			why = WakeIRQ
 		case <-timer.C:
 			if sleep == SweepPeriod {
 				why = WakeSweep

@@ -86,8 +86,10 @@ func parseMTU(s string) (int, error) {
 }
 
 func (a *app) statsCommand() *cobra.Command {
-	return a.jsonFlag(&cobra.Command{
+	rings := false
+	cmd := a.jsonFlag(&cobra.Command{
 		Use: "stats [PORT]", Short: "oxpd's own counters", Args: args(0, 1),
+		Long: "Shows the counters of the device, the ports and their sum, or those of one port.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) == 1 {
@@ -97,18 +99,25 @@ func (a *app) statsCommand() *cobra.Command {
 				}
 				name = p.Name
 			}
+			if rings && name != "" {
+				return &usageError{errors.New("--rings is about the device: it takes no PORT"), cmd.UseLine()}
+			}
 			ctx, cancel := ask(cmd, readLimit)
 			defer cancel()
 			s, err := a.client().Stats(ctx, name)
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
-			}
-			if name != "" {
+			case name != "":
 				return show(a, s, printPortStats)
+			case rings:
+				return show(a, s, printRingStats)
 			}
 			return show(a, s, printStats)
 		},
 	})
+	cmd.Flags().BoolVar(&rings, "rings", false, "show each output ring's part, intr_taken by vector among them (--json has it always)")
+	return cmd
 }
 
 func (a *app) countersCommand() *cobra.Command {

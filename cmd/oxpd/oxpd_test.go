@@ -112,6 +112,7 @@ func TestUsage(t *testing.T) {
 		{"mtu of an unknown port", []string{"mtu", "oxp13"}, 2, `unknown port "oxp13"`, ""},
 		{"mtu of an unknown port with a value", []string{"mtu", "eth0", "1500"}, 2, `unknown port "eth0"`, ""},
 		{"stats of an unknown port", []string{"stats", "PortF5"}, 2, `unknown port "PortF5"`, ""},
+		{"stats of the rings of a port", []string{"stats", "PortF1", "--rings"}, 2, "--rings is about the device: it takes no PORT", ""},
 		{"mtu without a port", []string{"mtu"}, 2, "hint: usage: oxpd mtu PORT [VALUE]", ""},
 		{"mtu with too much", []string{"mtu", "oxp9", "1500", "1600"}, 2, `oxpd: mtu: "1600" is one argument too many`, ""},
 		{"mtu without a port names it", []string{"mtu"}, 2, "oxpd: mtu: PORT is missing", ""},

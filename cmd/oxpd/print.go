@@ -146,6 +146,28 @@ func printStats(w io.Writer, s *client.Stats) {
 	printSums(w, &s.Sums)
 }
 
+// printRingStats shows what each output queue has a part in.
+func printRingStats(w io.Writer, s *client.Stats) {
+	if len(s.Rings) == 0 {
+		fmt.Fprintln(w, "no rings yet")
+		return
+	}
+	table(w, func(row func(...any)) {
+		head := []any{"RING"}
+		for _, r := range s.Rings {
+			head = append(head, r.Ring)
+		}
+		row(append(head, "ALL")...)
+		for _, n := range names(s.Rings[0].Counters) {
+			cells := []any{n}
+			for _, r := range s.Rings {
+				cells = append(cells, r.Counters[n])
+			}
+			row(append(cells, s.Device[n])...)
+		}
+	})
+}
+
 func printSums(w io.Writer, s *client.Sums) {
 	switch {
 	case s.Accounted:

@@ -129,6 +129,15 @@ func TestOutput(t *testing.T) {
 	}
 	both(t, "stats-sim", &sim, printStats)
 	both(t, "stats-sim-port", &sim, printPortStats)
+	rings := *stats
+	rings.Rings = []client.RingStats{
+		{Ring: 0, Counters: map[string]uint64{"intr_taken": 3, "rx_done": 12, "rx_span_max": 9088}},
+		{Ring: 1, Counters: map[string]uint64{"intr_taken": 2, "rx_done": 3, "rx_span_max": 0}},
+	}
+	rings.Device = map[string]uint64{"intr_taken": 5, "rx_done": 15, "rx_span_max": 9088, "tx_posted": 7}
+	both(t, "stats-rings", &rings, printRingStats)
+	early := *stats
+	both(t, "stats-rings-early", &early, printRingStats)
 	busy := *stats
 	busy.Sums = client.Sums{Taken: 16, Addends: map[string]uint64{"rx_packets": 12}, Difference: 4}
 	both(t, "stats-busy", &busy, printStats)

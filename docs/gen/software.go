@@ -21,6 +21,7 @@ import (
 // without a counter, is an error.
 var meanings = []struct{ name, moves string }{
 	{"rx_done", "a packet is taken from an output queue; control messages and drops included"},
+	{"rx_seen", "a snapshot: buffers of the rings that the card has written and nobody has taken, as found by this reading of the counters; the buffers of packets that are just being taken included. 0 at rest, up to 8,192 where rings are left"},
 	{"rx_delivered", "of those, handed on to the ports' interfaces"},
 	{"rx_untagged", "a packet whose tag no interface owns, tag 254 (control and statistics messages) included"},
 	{"rx_filtered", "a packet that the verdict dropped where the device wrote it"},
@@ -43,8 +44,8 @@ var meanings = []struct{ name, moves string }{
 	{"credit_returned", "buffers returned to the card"},
 	{"credit_carry", "buffers owed to the card now"},
 	{"credit_unit", "constant 1: a unit of credit is a buffer"},
-	{"intr_taken", "turns that a message began; one message may stand for several rings of a worker"},
-	{"intr_drained", "passes that took something after the first of their turn"},
+	{"intr_taken", "the interrupt handler of a ring was entered: a message came. The total is the sum of the rings' (`rings` of the document)"},
+	{"intr_drained", "passes that took something after the first in one hold of a ring"},
 	{"rxwd_runs", "the watchdog took something"},
 	{"rxwd_rescues", "the watchdog took something from a queue that had not asked"},
 	{"rxwd_stalls", "of those, when much had waited and nobody else had been inside"},

@@ -171,7 +171,7 @@ func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	for i, w := range workers {
 		irq := make(chan struct{}, 1)
 		for _, q := range w.Queues() {
-			if err := d.dev.BindIRQ(csr.MSIXRingVector+q, irq); err != nil {
+			if err := d.dev.BindIRQ(csr.MSIXRingVector+q, rings.OQ(q).Handler(irq)); err != nil {
 				return "", fmt.Errorf("bind interrupt of ring %d: %w", q, err)
 			}
 		}

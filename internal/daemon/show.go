@@ -257,13 +257,22 @@ func fastPathName(i int) string {
 // stats implements control. It touches neither the card nor a lock that a
 // command to it holds.
 func (d *Daemon) stats(only *board.Port) client.Stats {
+	d.mu.Lock()
+	rings := d.rings
+	d.mu.Unlock()
+	if rings != nil {
+		rings.Census() // before the counters: what belongs together is read in as short a time as can be
+	}
 	dev, ports, quiet := d.read()
 	sum := sums(dev, ports, quiet)
 	for try := 0; !(sum.Quiet && sum.Accounted) && try < sumTries; try++ {
 		dev, ports, quiet = d.read()
 		sum = sums(dev, ports, quiet)
 	}
-	out := client.Stats{Schema: client.Schema, Device: deviceCounters(dev), Sums: sum}
+	out := client.Stats{Schema: client.Schema, Device: flatten(dev), Sums: sum}
+	for _, q := range dev.Queues {
+		out.Rings = append(out.Rings, client.RingStats{Ring: q.Ring, Counters: flatten(q)})
+	}
 	for i, s := range ports {
 		p := board.ByIndex(i)
 		if only != nil && only.Index != i {
@@ -322,9 +331,9 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bo
 	return dev, ports, !open && before == after
 }
 
-// deviceCounters flattens the ring counters under the names that they carry.
-func deviceCounters(s ring.Stats) map[string]uint64 {
-	s.Queues = nil
+// flatten gives the numbers of ring counters, all or one queue's, under the names
+// that they carry.
+func flatten[S ring.Stats | ring.OQStats](s S) map[string]uint64 {
 	b, err := json.Marshal(s)
 	var all map[string]any
 	if err == nil {
@@ -335,7 +344,7 @@ func deviceCounters(s ring.Stats) map[string]uint64 {
 	if err != nil {
 		panic("daemon: ring counters do not encode: " + err.Error()) // they are numbers
 	}
-	delete(all, "ring") // -1 in the sums
+	delete(all, "ring") // which one it is
 	out := make(map[string]uint64, len(all))
 	for name, v := range all {
 		n, ok := v.(json.Number)

@@ -24,6 +24,8 @@ import (
 	"oxpd/internal/daemon/simcard"
 	"oxpd/internal/netlab"
 	"oxpd/octep"
+	"oxpd/octep/csr"
+	"oxpd/ring/wire"
 	"oxpd/rpc/msg"
 )
 
@@ -321,5 +323,10 @@ func (l *lab) books() reading {
 	assert.Equal(t, posted, d["tx_posted"]+d["tx_iq_full"], "frames of the ports in the input queue")
 	assert.Equal(t, d["tx_posted"], r.card[msg.CntRXKN], "frames posted, frames seen by the card")
 	assert.Equal(t, r.card[msg.CntTXKN], d["rx_done"]+l.ringFull(), "packets for the host")
+	var messages uint64
+	for q := range wire.OQs {
+		messages += l.card.Messages(csr.MSIXRingVector + q)
+	}
+	assert.Equal(t, messages, d["intr_taken"], "messages of the card, interrupts of the rings")
 	return r
 }

@@ -114,7 +114,7 @@ func newFlood(t *testing.T, sink ring.Sink, pool int) *flood {
 	for _, w := range f.rings.Workers(2) {
 		irq := make(chan struct{}, 1)
 		for _, q := range w.Queues() {
-			require.NoError(t, dev.BindIRQ(csr.MSIXRingVector+q, irq))
+			require.NoError(t, dev.BindIRQ(csr.MSIXRingVector+q, f.rings.OQ(q).Handler(irq)))
 		}
 		wg.Add(1)
 		go func() {

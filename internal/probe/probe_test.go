@@ -65,9 +65,9 @@ func (c *counted) ConfigWrite(off, width int, v uint32) error {
 func (c *counted) BAR0() mmio.Space  { return countedBAR{c.Device.BAR0(), c, 0} }
 func (c *counted) BAR2() mmio.Space  { return countedBAR{c.Device.BAR2(), c, 2} }
 func (c *counted) DMA() dma.Provider { c.others++; return c.Device.DMA() }
-func (c *counted) BindIRQ(v int, ch chan<- struct{}) error {
+func (c *counted) BindIRQ(v int, fn func()) error {
 	c.others++
-	return c.Device.BindIRQ(v, ch)
+	return c.Device.BindIRQ(v, fn)
 }
 
 type countedBAR struct {

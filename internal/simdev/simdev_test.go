@@ -114,43 +114,34 @@ func raise(t *testing.T, card *hwsim.Card, dev octep.Device) {
 }
 
 func TestBindIRQ(t *testing.T) {
-	t.Run("a send that does not block", func(t *testing.T) {
-		card, dev := newDevice(t)
-		ch := make(chan struct{}, 1)
-		ch <- struct{}{} // one is pending already
-		require.NoError(t, dev.BindIRQ(csr.MSIXRingVector, ch))
-		raise(t, card, dev)
-		<-ch
-		assert.Empty(t, ch)
-	})
-	t.Run("delivered", func(t *testing.T) {
-		card, dev := newDevice(t)
-		ch := make(chan struct{}, 1)
-		require.NoError(t, dev.BindIRQ(csr.MSIXRingVector, ch))
-		raise(t, card, dev)
-		assert.Len(t, ch, 1)
-	})
-	t.Run("unbound", func(t *testing.T) {
-		card, dev := newDevice(t)
-		ch := make(chan struct{}, 1)
-		require.NoError(t, dev.BindIRQ(csr.MSIXRingVector, ch))
-		require.NoError(t, dev.BindIRQ(csr.MSIXRingVector, nil))
-		raise(t, card, dev)
-		assert.Empty(t, ch)
-	})
-	t.Run("closed: nobody is called, the card lives on", func(t *testing.T) {
-		card, dev := newDevice(t)
-		ch := make(chan struct{}, 1)
-		require.NoError(t, dev.BindIRQ(csr.MSIXRingVector, ch))
-		require.NoError(t, dev.Close())
-		raise(t, card, dev)
-		assert.Empty(t, ch)
-	})
+	for _, tt := range []struct {
+		name string
+		then func(dev octep.Device) error
+		want uint64
+	}{
+		{"bound: called once", nil, 1},
+		{"unbound: not called", func(dev octep.Device) error { return dev.BindIRQ(csr.MSIXRingVector, nil) }, 0},
+		{"closed: nobody is called, the card lives on", octep.Device.Close, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			card, dev := newDevice(t)
+			var calls, others uint64
+			require.NoError(t, dev.BindIRQ(csr.MSIXRingVector, func() { calls++ }))
+			require.NoError(t, dev.BindIRQ(csr.MSIXRingVector+1, func() { others++ }))
+			if tt.then != nil {
+				require.NoError(t, tt.then(dev))
+			}
+			raise(t, card, dev)
+			assert.Equal(t, tt.want, calls)
+			assert.Equal(t, tt.want, card.Messages(csr.MSIXRingVector))
+			assert.Zero(t, others, "the vector of another ring")
+		})
+	}
 	t.Run("vectors that the card does not have", func(t *testing.T) {
 		_, dev := newDevice(t)
 		for _, v := range []int{-1, csr.MSIXVectors} {
-			assert.Error(t, dev.BindIRQ(v, make(chan struct{}, 1)))
+			assert.Error(t, dev.BindIRQ(v, func() {}))
 		}
-		assert.NoError(t, dev.BindIRQ(csr.MSIXVectors-1, make(chan struct{}, 1)))
+		assert.NoError(t, dev.BindIRQ(csr.MSIXVectors-1, func() {}))
 	})
 }

@@ -211,9 +211,17 @@ func (s *Sums) Check() error {
 type Stats struct {
 	Schema int               `json:"schema"`
 	Device map[string]uint64 `json:"device"`
+	Rings  []RingStats       `json:"rings,omitempty"` // of Device, what each output queue has a part in
 	Ports  []PortStats       `json:"ports"`
 	Sums   Sums              `json:"sums"`
 	Wires  []WireStats       `json:"wires,omitempty"` // of a simulated card only
+}
+
+// RingStats are the counters of one output queue. Device has their sums, of
+// rx_span_max the largest.
+type RingStats struct {
+	Ring     int               `json:"ring"`
+	Counters map[string]uint64 `json:"counters"`
 }
 
 // WireStats tell where the frames of a simulated card's wire ended. Each frame

@@ -76,6 +76,8 @@ var meanings = []struct{ name, moves string }{
 	{"tx_closed", "left unread in the interface's queue when oxpd took it away. When somebody else removes the interface, the kernel throws that queue away without a count: up to txqueuelen frames (1,000 unless changed) are then in no counter"},
 	{"tap_read_errors", "the kernel refused a read"},
 	{"tap_kernel_dropped", "the interface's own queue was full, or a frame was sent without carrier: the kernel's tx_dropped. Of an interface that somebody removed, the number in the kernel's news of it, or else as last looked at"},
+	{"quiesce_waits", "the interface was taken out of the transmitter, or taken away, and oxpd had to wait for whoever was inside: a worker with a frame of it, the transmitter in its turn, a reader of these counters. An interface that goes is both, one after the other. Among the device's counters: of all ports together"},
+	{"quiesce_longest_us", "the longest such wait, in microseconds, rounded up. Among the device's counters: of all ports"},
 }
 
 // wireMeanings are the counters of a simulated card's wires: in the order of a

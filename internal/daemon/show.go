@@ -270,6 +270,10 @@ func (d *Daemon) stats(only *board.Port) client.Stats {
 		sum = sums(dev, ports, quiet)
 	}
 	out := client.Stats{Schema: client.Schema, Device: flatten(dev), Sums: sum}
+	for i := range ports {
+		out.Device["quiesce_waits"] += ports[i].QuiesceWaits
+		out.Device["quiesce_longest_us"] = max(out.Device["quiesce_longest_us"], ports[i].QuiesceLongest)
+	}
 	for _, q := range dev.Queues {
 		out.Rings = append(out.Rings, client.RingStats{Ring: q.Ring, Counters: flatten(q)})
 	}

@@ -1,6 +1,10 @@
 package port
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // Shards is how many callers of Receive count without sharing a cache line: one
 // per output queue.
@@ -38,6 +42,7 @@ type Counters struct {
 	rx     [Shards]rxShard
 	tx     txCounters
 	kernel kernelDrops
+	waits  quiesce
 }
 
 // rxShard is one caller's share. The lock is uncontended as long as each caller
@@ -89,6 +94,41 @@ func (k *kernelDrops) total() uint64 {
 	return k.base + k.last
 }
 
+// quiesce counts the times that a port was taken out of use while somebody was
+// inside: a worker with a frame of its ring, the transmitter in the port's turn, a
+// reader of the counters.
+type quiesce struct {
+	waits   atomic.Uint64
+	longest atomic.Int64 // nanoseconds
+}
+
+// lock takes all locks, in order. It counts one wait if any of them was taken, and
+// the time from there until it has all. That is the machine's own time: a
+// simulated card's clock does not know how long a system call took.
+func (q *quiesce) lock(locks ...*sync.Mutex) {
+	var begin time.Time
+	for _, mu := range locks {
+		if mu.TryLock() {
+			continue
+		}
+		if begin.IsZero() {
+			begin = time.Now()
+		}
+		mu.Lock()
+	}
+	if begin.IsZero() {
+		return
+	}
+	q.waits.Add(1)
+	waited := int64(time.Since(begin))
+	for {
+		longest := q.longest.Load()
+		if waited <= longest || q.longest.CompareAndSwap(longest, waited) {
+			return
+		}
+	}
+}
+
 // Stats is a port's numbers at one moment, in frames unless named bytes. Bytes
 // are of the unpadded frame without FCS.
 type Stats struct {
@@ -109,6 +149,11 @@ type Stats struct {
 	// TapKernelDropped is the kernel's TX-dropped of the interface: frames that
 	// the TAP's queue had no room for, or that were sent without carrier.
 	TapKernelDropped uint64
+
+	// QuiesceWaits counts the times that the port was taken out of the transmitter,
+	// or closed, and had to wait for whoever was inside; QuiesceLongest is the worst
+	// wait, rounded up to microseconds.
+	QuiesceWaits, QuiesceLongest uint64
 }
 
 // Stats adds the shards up. TapKernelDropped is as last read; Port.Stats reads
@@ -135,6 +180,8 @@ func (c *Counters) Stats() Stats {
 	c.tx.mu.Unlock()
 	s.TxDrops = s.TxMalformed + s.TxTooLong + s.TxClosed
 	s.TapKernelDropped = c.kernel.total()
+	s.QuiesceWaits = c.waits.waits.Load()
+	s.QuiesceLongest = uint64(time.Duration(c.waits.longest.Load())+time.Microsecond-1) / uint64(time.Microsecond)
 	return s
 }
 
@@ -164,4 +211,6 @@ func (s Stats) Each(fn func(name string, value uint64)) {
 	fn("tx_closed", s.TxClosed)
 	fn("tap_read_errors", s.TapReadErrors)
 	fn("tap_kernel_dropped", s.TapKernelDropped)
+	fn("quiesce_waits", s.QuiesceWaits)
+	fn("quiesce_longest_us", s.QuiesceLongest)
 }

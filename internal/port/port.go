@@ -265,10 +265,12 @@ func (p *Port) drain() (frames uint64) {
 
 // lock stops everybody who may be using the file.
 func (c *Counters) lock() {
+	var all [Shards + 1]*sync.Mutex
 	for i := range c.rx {
-		c.rx[i].mu.Lock()
+		all[i] = &c.rx[i].mu
 	}
-	c.tx.mu.Lock()
+	all[Shards] = &c.tx.mu
+	c.waits.lock(all[:]...)
 }
 
 func (c *Counters) unlock() {

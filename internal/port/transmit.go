@@ -125,7 +125,7 @@ func (t *Transmitter) Remove(p *Port) {
 		}
 	}
 	t.mu.Unlock()
-	p.counters.tx.mu.Lock() // a turn that had begun is over
+	p.counters.waits.lock(&p.counters.tx.mu) // a turn that had begun is over
 	defer p.counters.tx.mu.Unlock()
 	if !p.closed.Load() {
 		// The error is that of a TAP without its interface; closing ends its watch.

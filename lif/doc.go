@@ -25,11 +25,18 @@
 // an earlier oxpd or by the vendor. Its MTU, representor and DF bit are adopted;
 // its MAC, mode and flags are put right when they differ.
 //
-// # The MTU
+// # One field at a time
 //
-// SetMTU is the only way to change it: one LIF_ADD_UPDATE with mask 0x0002 alone,
-// then a read. When either fails the old MTU stays wanted, so Reconcile restores
-// whatever a half-heard command may have done.
+// SetMTU, SetMAC and SetMode are the only ways to change a field: one
+// LIF_ADD_UPDATE with its bit alone (0x0002, 0x0001, 0x0004), then a read. When
+// either fails the old value stays wanted, so Reconcile restores whatever a
+// half-heard command may have done.
+//
+// # A fast path that restarted
+//
+// An entry that had been there and is read absent is counted in State.Lost. The
+// fast path empties its table when it starts, so all other entries are gone, too:
+// who sees the count rise looks at every port at once.
 //
 // Ten ports are behind a switch that drops long frames without a counter.
 // SwitchLimit is what is known of it, and what that means for an MTU; who asks for

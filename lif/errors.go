@@ -19,6 +19,8 @@ var (
 	ErrBadMAC = errors.New("not a station's MAC address")
 	// ErrMACInUse refuses the address of another port.
 	ErrMACInUse = errors.New("another port has that MAC address")
+	// ErrBadMode refuses a forwarding mode other than L2 and L3: 0 would free the entry.
+	ErrBadMode = errors.New("not a forwarding mode that oxpd sets")
 	// ErrPaused says that nothing was sent because the port was refused lately.
 	ErrPaused = errors.New("waiting before the next try")
 	// ErrRefused says that the fast path refused a command with rc 1.
@@ -30,15 +32,17 @@ var (
 // Error says what was tried on which LIF, why it failed, and what stands now.
 // It unwraps to ErrRefused, ErrMismatch, or the table's own error.
 type Error struct {
-	Op   string // "create", "update", "bind tag", "set mtu", "read", "read back"
+	Op   string // "create", "update", "bind tag", "set mtu", "set mac", "set mode", "read", "read back"
 	Port board.Port
 	Want msg.LIF
 	Have msg.LIF // as last read; meaningless unless Present
 	// Present tells whether the entry existed at the last read.
 	Present bool
-	// MTU is the MTU that stays in force when Op belongs to an MTU change, else 0.
-	MTU int
-	Err error
+	// Field is the one that SetMTU, SetMAC or SetMode was to change, else 0; it stays
+	// as Stays has it.
+	Field msg.LIFMask
+	Stays msg.LIF
+	Err   error
 }
 
 func (e *Error) Error() string {
@@ -47,8 +51,13 @@ func (e *Error) Error() string {
 	if errors.Is(e.Err, ErrMismatch) {
 		fmt.Fprintf(&b, ": %s", difference(e.Want, e.Have, e.Present))
 	}
-	if e.MTU != 0 {
-		fmt.Fprintf(&b, "; the mtu stays %d", e.MTU)
+	switch e.Field {
+	case msg.MaskMTU:
+		fmt.Fprintf(&b, "; the mtu stays %d", e.Stays.MTU)
+	case msg.MaskMAC:
+		fmt.Fprintf(&b, "; the mac stays %x", e.Stays.MAC)
+	case msg.MaskFwd:
+		fmt.Fprintf(&b, "; the mode stays %s", modeName(e.Stays.Fwd))
 	}
 	return b.String()
 }
@@ -99,7 +108,7 @@ func difference(want, have msg.LIF, present bool) string {
 		add("mtu", want.MTU, have.MTU)
 	}
 	if mask&msg.MaskFwd != 0 {
-		add("mode", want.Fwd, have.Fwd)
+		add("mode", modeName(want.Fwd), modeName(have.Fwd))
 	}
 	if mask&msg.MaskAdmin != 0 {
 		add("admin_disabled", want.AdminDisabled, have.AdminDisabled)
@@ -114,6 +123,18 @@ func difference(want, have msg.LIF, present bool) string {
 		add("df", want.DF, have.DF)
 	}
 	return strings.Join(d, ", ")
+}
+
+func modeName(fwd uint8) string {
+	switch fwd {
+	case msg.FwdL2:
+		return "L2"
+	case msg.FwdL3:
+		return "L3"
+	case msg.FwdBoth:
+		return "L2 and L3"
+	}
+	return "free"
 }
 
 // diff returns the mask of the fields in which two entries differ. DF has no bit

@@ -54,6 +54,7 @@ type State struct {
 	Bound       bool    // the port's tag leads to the LIF, as far as oxpd wrote it
 	Err         error   // of the last try, nil when want equals have
 	Refusals    uint64  // rc 1 answers, ever
+	Lost        uint64  // times that an entry which had been there was read absent: the fast path restarted
 	RetryAt     time.Duration
 }
 
@@ -66,8 +67,10 @@ func (s State) Ready() bool {
 // Stats counts what a Manager did since New.
 type Stats struct {
 	Created     uint64 // LIF_ADD_UPDATE with mask 0xff, accepted
-	Updated     uint64 // with another mask, accepted; MTU changes included
+	Updated     uint64 // with another mask, accepted; the changes below included
 	MTUChanges  uint64 // accepted and read back
+	MACChanges  uint64 // the same, by SetMAC
+	ModeChanges uint64 // the same, by SetMode
 	Bound       uint64 // PPORT_UPDATE, accepted
 	Refused     uint64 // rc 1
 	Failed      uint64 // every other error of the table
@@ -85,6 +88,7 @@ type port struct {
 	state   State
 	misses  int // failed tries in a row
 	adopted bool
+	moving  [6]byte // the address that a SetMAC under way would give it, or zero
 }
 
 // Manager owns the LIF of each front port. All methods are safe for concurrent
@@ -99,7 +103,7 @@ type Manager struct {
 	ports [board.Ports]port
 	first int // where the next ReconcileAll starts
 
-	created, updated, mtuChanges, bound, refused, failed, mismatches, dfDiffers, paused atomic.Uint64
+	created, updated, mtuChanges, macChanges, modeChanges, bound, refused, failed, mismatches, dfDiffers, paused atomic.Uint64
 }
 
 // New returns a manager that wants nothing yet.
@@ -126,7 +130,8 @@ func (m *Manager) State(p board.Port) State {
 // Stats returns the counters. It never touches the card.
 func (m *Manager) Stats() Stats {
 	return Stats{
-		Created: m.created.Load(), Updated: m.updated.Load(), MTUChanges: m.mtuChanges.Load(), Bound: m.bound.Load(),
+		Created: m.created.Load(), Updated: m.updated.Load(), MTUChanges: m.mtuChanges.Load(),
+		MACChanges: m.macChanges.Load(), ModeChanges: m.modeChanges.Load(), Bound: m.bound.Load(),
 		Refused: m.refused.Load(), Failed: m.failed.Load(), Mismatches: m.mismatches.Load(), DFDiffers: m.dfDiffers.Load(),
 		PausedTries: m.paused.Load(),
 	}
@@ -156,14 +161,16 @@ func (m *Manager) set(q *port, f func(*State)) {
 }
 
 // Provision wants a LIF with this address behind the port and makes it so: L3
-// mode, up, MTU 1,500 or that of a live entry. The address comes from NetAgent
-// and is never computed. On failure the want stands and Reconcile goes on.
+// mode, up, MTU 1,500 or that of a live entry. Of a port that was provisioned
+// before, the address alone is new: its mode and its MTU stay. The address comes
+// from NetAgent and is never computed. On failure the want stands and Reconcile
+// goes on.
 //
 // Errors: ErrBadMAC and ErrMACInUse before anything is sent; ErrPaused;
 // otherwise an *Error, which is ErrRefused or ErrMismatch or the table's error.
 func (m *Manager) Provision(ctx context.Context, p board.Port, mac [6]byte) error {
-	if mac == [6]byte{} || mac[0]&1 != 0 {
-		return fmt.Errorf("lif: provision %s: %w: %x", p, ErrBadMAC, mac)
+	if err := checkMAC(mac); err != nil {
+		return fmt.Errorf("lif: provision %s: %w", p, err)
 	}
 	q, err := m.lock(ctx, p)
 	if err != nil {
@@ -177,15 +184,31 @@ func (m *Manager) Provision(ctx context.Context, p board.Port, mac [6]byte) erro
 	return err
 }
 
+func checkMAC(mac [6]byte) error {
+	if mac == [6]byte{} || mac[0]&1 != 0 {
+		return fmt.Errorf("%w: %x", ErrBadMAC, mac)
+	}
+	return nil
+}
+
+// checkFree refuses an address that another port has or is about to have.
+// Called with mu.
+func (m *Manager) checkFree(q *port, mac [6]byte) error {
+	for i := range m.ports {
+		o := &m.ports[i]
+		if o != q && (o.moving == mac || o.state.Provisioned && o.state.Want.MAC == mac) {
+			return fmt.Errorf("%w: %x is wanted by %s", ErrMACInUse, mac, o.Port)
+		}
+	}
+	return nil
+}
+
 // claim records the wanted address unless another port has it.
 func (m *Manager) claim(q *port, mac [6]byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := range m.ports {
-		o := &m.ports[i]
-		if o != q && o.state.Provisioned && o.state.Want.MAC == mac {
-			return fmt.Errorf("%w: %x is wanted by %s", ErrMACInUse, mac, o.Port)
-		}
+	if err := m.checkFree(q, mac); err != nil {
+		return err
 	}
 	if !q.state.Provisioned {
 		q.state.Provisioned = true
@@ -356,7 +379,12 @@ func (m *Manager) read(ctx context.Context, q *port, op string) (have msg.LIF, p
 	if err != nil {
 		return have, present, m.fail(q, op, q.state.Want, err)
 	}
-	m.set(q, func(s *State) { s.Have, s.Present = have, present })
+	m.set(q, func(s *State) {
+		if s.Present && !present {
+			s.Lost++
+		}
+		s.Have, s.Present = have, present
+	})
 	return have, present, nil
 }
 
@@ -381,7 +409,7 @@ func (m *Manager) bind(ctx context.Context, q *port) error {
 	return nil
 }
 
-// fail makes an *Error and counts it; try and SetMTU log it.
+// fail makes an *Error and counts it; try and change log it.
 func (m *Manager) fail(q *port, op string, want msg.LIF, err error) error {
 	var rc *msg.RCError
 	switch {
@@ -401,59 +429,139 @@ func (m *Manager) fail(q *port, op string, want msg.LIF, err error) error {
 // entry that already reads the value is left alone.
 //
 // Errors: *board.MTURangeError and ErrNotProvisioned before anything is sent;
-// otherwise an *Error with the MTU that stays, which is ErrRefused, ErrMismatch
-// or the table's error.
+// otherwise an *Error with the entry that stays wanted, which is ErrRefused,
+// ErrMismatch or the table's error.
 func (m *Manager) SetMTU(ctx context.Context, p board.Port, mtu int) error {
 	if err := board.CheckMTU(mtu); err != nil {
 		return fmt.Errorf("lif: set mtu of %s: %w", p, err)
 	}
+	c := change{"set mtu", msg.MaskMTU, msg.LIF{MTU: uint16(mtu)}, &m.mtuChanges}
+	return m.change(ctx, p, c, nil)
+}
+
+// SetMAC changes the address that unicast must carry to pass the LIF in L3 mode,
+// as SetMTU changes the MTU. The port's own filter is NetAgent's.
+//
+// Errors: ErrBadMAC, ErrNotProvisioned and ErrMACInUse before anything is sent;
+// otherwise as SetMTU.
+func (m *Manager) SetMAC(ctx context.Context, p board.Port, mac [6]byte) error {
+	if err := checkMAC(mac); err != nil {
+		return fmt.Errorf("lif: set mac of %s: %w", p, err)
+	}
+	c := change{"set mac", msg.MaskMAC, msg.LIF{MAC: mac}, &m.macChanges}
+	return m.change(ctx, p, c, func(q *port) error { return m.reserve(q, mac) })
+}
+
+// SetMode changes the forwarding mode, as SetMTU changes the MTU: msg.FwdL3
+// drops unicast to foreign addresses, msg.FwdL2 lets it pass, which bridge members
+// and promiscuous ports need.
+//
+// Errors: ErrBadMode and ErrNotProvisioned before anything is sent; otherwise as
+// SetMTU.
+func (m *Manager) SetMode(ctx context.Context, p board.Port, mode uint8) error {
+	if mode != msg.FwdL2 && mode != msg.FwdL3 {
+		return fmt.Errorf("lif: set mode of %s: %w: %d", p, ErrBadMode, mode)
+	}
+	c := change{"set mode", msg.MaskFwd, msg.LIF{Fwd: mode}, &m.modeChanges}
+	return m.change(ctx, p, c, nil)
+}
+
+// reserve keeps an address from the other ports until SetMAC has ended.
+func (m *Manager) reserve(q *port, mac [6]byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.checkFree(q, mac); err != nil {
+		return err
+	}
+	q.moving = mac
+	return nil
+}
+
+func (m *Manager) release(q *port) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	q.moving = [6]byte{}
+}
+
+// change is one field of an entry to be set by itself.
+type change struct {
+	op    string
+	mask  msg.LIFMask
+	value msg.LIF // the field that mask names
+	count *atomic.Uint64
+}
+
+// change waits for the port's turn and makes a change. admit may refuse it
+// before anything is sent; nil refuses nothing.
+func (m *Manager) change(ctx context.Context, p board.Port, c change, admit func(*port) error) error {
 	q, err := m.lock(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer q.unlock()
 	if !q.state.Provisioned || !q.adopted {
-		return fmt.Errorf("lif: set mtu of %s: %w", p, ErrNotProvisioned)
+		return fmt.Errorf("lif: %s of %s: %w", c.op, p, ErrNotProvisioned)
 	}
-	err = m.setMTU(ctx, q, uint16(mtu))
+	if admit != nil {
+		if err := admit(q); err != nil {
+			return fmt.Errorf("lif: %s of %s: %w", c.op, p, err)
+		}
+	}
+	defer m.release(q)
+	err = m.write(ctx, q, c)
 	var e *Error
 	if errors.As(err, &e) {
-		e.MTU = int(q.state.Want.MTU)
-		m.log.Warn("lif mtu is not changed", "port", q.Name, "lif", uint32(q.LIF()), "mtu", mtu, "err", err)
+		e.Field, e.Stays = c.mask, q.state.Want
+		m.log.Warn("lif is not changed", "port", q.Name, "lif", uint32(q.LIF()), "err", err)
 	}
 	return err
 }
 
-func (m *Manager) setMTU(ctx context.Context, q *port, mtu uint16) error {
-	old := q.state.Want
-	if mtu == old.MTU {
-		have, present, err := m.read(ctx, q, "set mtu: read")
+// write sends the update of a change and proves it by reading.
+func (m *Manager) write(ctx context.Context, q *port, c change) error {
+	want := merge(q.state.Want, c.value, c.mask)
+	if want == q.state.Want {
+		have, present, err := m.read(ctx, q, c.op+": read")
 		if err != nil {
 			return err
 		}
-		if present && have.MTU == mtu {
+		if present && diff(want, have)&c.mask == 0 {
 			return nil
 		}
 	}
 	// Fields outside the mask carry what the entry holds, so that even a target
 	// that took them would change nothing.
-	entry := old
+	entry := want
 	if q.state.Present {
-		entry = q.state.Have
+		entry = merge(q.state.Have, c.value, c.mask)
 	}
-	entry.MTU = mtu
-	if err := m.update(ctx, q, "set mtu", entry, msg.MaskMTU); err != nil {
+	if err := m.update(ctx, q, c.op, entry, c.mask); err != nil {
 		return err
 	}
-	have, present, err := m.read(ctx, q, "set mtu: read back")
+	have, present, err := m.read(ctx, q, c.op+": read back")
 	if err != nil {
 		return err
 	}
-	if !present || have.MTU != mtu {
+	if !present || diff(entry, have)&c.mask != 0 {
 		m.mismatches.Add(1)
-		return m.fail(q, "set mtu: read back", entry, ErrMismatch)
+		return m.fail(q, c.op+": read back", entry, ErrMismatch)
 	}
-	m.set(q, func(s *State) { s.Want.MTU = mtu })
-	m.mtuChanges.Add(1)
+	m.set(q, func(s *State) { s.Want = want })
+	c.count.Add(1)
 	return nil
+}
+
+// merge is an entry with the fields of a mask taken from another one. Only the
+// fields that are changed by themselves are taken.
+func merge(entry, from msg.LIF, mask msg.LIFMask) msg.LIF {
+	if mask&msg.MaskMAC != 0 {
+		entry.MAC = from.MAC
+	}
+	if mask&msg.MaskMTU != 0 {
+		entry.MTU = from.MTU
+	}
+	if mask&msg.MaskFwd != 0 {
+		entry.Fwd = from.Fwd
+	}
+	return entry
 }

@@ -38,7 +38,7 @@ type table struct {
 	lose   bool                     // rc 0 and nothing done
 	bend   func(*msg.LIF)           // what is kept of an update
 	fail   error                    // the channel's own error
-	busy   chan struct{}            // when set, each update waits for it
+	busy   chan struct{}            // when set, each update of LIF 0 waits for it
 	inside map[uint32]int           // updates running per LIF
 }
 
@@ -65,7 +65,7 @@ func (f *table) LIFUpdate(_ context.Context, r msg.LIFUpdateReq) error {
 		panic("two commands for one LIF at once")
 	}
 	f.mu.Unlock()
-	if f.busy != nil {
+	if f.busy != nil && r.Index == 0 {
 		<-f.busy
 	}
 	runtime.Gosched() // whoever may come in does
@@ -122,6 +122,19 @@ func (f *table) PPort(_ context.Context, p msg.PPort) error {
 	}
 	f.tags[p.Tag] = p.Iface
 	return nil
+}
+
+// waitInside waits until an update of a LIF is running.
+func (f *table) waitInside(index uint32) {
+	for {
+		f.mu.Lock()
+		in := f.inside[index]
+		f.mu.Unlock()
+		if in == 1 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func (f *table) forget() {
@@ -654,7 +667,8 @@ func TestSetMTUThatFailsLeavesTheOldOne(t *testing.T) {
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, f1, e.Port)
-			require.Equal(t, 1500, e.MTU)
+			require.Equal(t, msg.MaskMTU, e.Field)
+			require.Equal(t, uint16(1500), e.Stays.MTU)
 			require.Contains(t, e.Hint(), tc.hint)
 			require.Equal(t, tc.log, r.table.log)
 			require.Equal(t, uint16(1500), r.State(f1).Want.MTU)
@@ -671,6 +685,182 @@ func TestSetMTUThatFailsLeavesTheOldOne(t *testing.T) {
 	})
 }
 
+// SetMAC and SetMode share SetMTU's way; what differs is the bit and the field.
+func TestOneFieldAlone(t *testing.T) {
+	next := [6]byte{2, 0, 0, 0, 0, 0x77}
+	fields := []struct {
+		name   string
+		mask   msg.LIFMask
+		set    func(*rig) error // to another value
+		same   func(*rig) error // to the one that it has
+		value  func(*msg.LIF)
+		count  func(Stats) uint64
+		differ string // of a read-back
+		stays  string
+	}{
+		{"mac", 0x01,
+			func(r *rig) error { return r.SetMAC(bg, f1, next) }, func(r *rig) error { return r.SetMAC(bg, f1, mac(f1)) },
+			func(l *msg.LIF) { l.MAC = next }, func(s Stats) uint64 { return s.MACChanges },
+			"mac is 02000000000a, want 020000000077", "the mac stays 02000000000a"},
+		{"mode", 0x04,
+			func(r *rig) error { return r.SetMode(bg, f1, msg.FwdL2) }, func(r *rig) error { return r.SetMode(bg, f1, msg.FwdL3) },
+			func(l *msg.LIF) { l.Fwd = msg.FwdL2 }, func(s Stats) uint64 { return s.ModeChanges },
+			"mode is L3, want L2", "the mode stays L3"},
+	}
+	channel := errors.New("card is gone")
+	for _, f := range fields {
+		want := wanted(f1)
+		f.value(&want)
+		t.Run(f.name+", one command and a read", func(t *testing.T) {
+			r := provisioned(t, f1)
+			require.NoError(t, f.set(r))
+			require.Equal(t, []msg.LIFUpdateReq{{Index: 40960, LIF: want, Mask: f.mask}}, r.updates)
+			require.Equal(t, []string{"update", "read"}, r.table.log)
+			require.Equal(t, want, r.lifs[40960])
+			require.Equal(t, want, r.State(f1).Want)
+			require.True(t, r.State(f1).Ready())
+			require.Equal(t, uint64(1), f.count(r.Stats()))
+			require.Zero(t, r.Stats().MTUChanges)
+
+			clear(r.lifs) // and the value is what Reconcile restores
+			_, err := r.Reconcile(bg, f1)
+			require.NoError(t, err)
+			require.Equal(t, want, r.lifs[40960])
+		})
+		t.Run(f.name+" that reads so is left alone", func(t *testing.T) {
+			r := provisioned(t, f1)
+			require.NoError(t, f.same(r))
+			require.Equal(t, []string{"read"}, r.table.log)
+
+			l := r.lifs[40960]
+			f.value(&l)
+			r.lifs[40960] = l
+			r.forget()
+			require.NoError(t, f.same(r))
+			require.Equal(t, []string{"read", "update", "read"}, r.table.log)
+			require.Equal(t, wanted(f1), r.lifs[40960])
+		})
+		t.Run(f.name+" of a port that is not provisioned", func(t *testing.T) {
+			r := newRig()
+			require.ErrorIs(t, f.set(r), ErrNotProvisioned)
+			require.Empty(t, r.table.log)
+		})
+		for _, tc := range []struct {
+			name string
+			prep func(*rig)
+			want error
+			text string
+		}{
+			{"refused", func(r *rig) { r.refuse = func(uint32) error { return refused } }, ErrRefused,
+				"lif: set " + f.name + " of oxp9 (PortF1), LIF 40960: refused by the fast path: rc 1: refused; " + f.stays},
+			{"accepted and not done", func(r *rig) { r.lose = true }, ErrMismatch,
+				"lif: set " + f.name + ": read back of oxp9 (PortF1), LIF 40960: read-back differs: " + f.differ + "; " + f.stays},
+			{"the channel fails", func(r *rig) { r.table.fail = channel }, channel,
+				"lif: set " + f.name + " of oxp9 (PortF1), LIF 40960: card is gone; " + f.stays},
+		} {
+			t.Run(f.name+", "+tc.name, func(t *testing.T) {
+				r := provisioned(t, f1)
+				tc.prep(r)
+				err := f.set(r)
+				require.ErrorIs(t, err, tc.want)
+				require.EqualError(t, err, tc.text)
+				var e *Error
+				require.ErrorAs(t, err, &e)
+				require.Equal(t, f.mask, e.Field)
+				require.Equal(t, wanted(f1), e.Stays)
+				require.Equal(t, wanted(f1), r.State(f1).Want)
+				require.Zero(t, f.count(r.Stats()))
+				require.Equal(t, 1, strings.Count(r.lines.String(), "level=WARN"))
+			})
+		}
+	}
+}
+
+func TestSetModeTakesL2AndL3Alone(t *testing.T) {
+	r := provisioned(t, f1)
+	for _, mode := range []uint8{msg.FwdFree, msg.FwdBoth, 4, 255} {
+		require.ErrorIs(t, r.SetMode(bg, f1, mode), ErrBadMode, "%d", mode)
+	}
+	require.Empty(t, r.table.log)
+}
+
+func TestSetMACRefusesAddresses(t *testing.T) {
+	r := provisioned(t, port1, f1)
+	require.ErrorIs(t, r.SetMAC(bg, f1, [6]byte{}), ErrBadMAC)
+	require.ErrorIs(t, r.SetMAC(bg, f1, [6]byte{3, 1, 1, 1, 1, 1}), ErrBadMAC)
+	require.EqualError(t, r.SetMAC(bg, f1, mac(port1)),
+		"lif: set mac of oxp9 (PortF1): another port has that MAC address: 020000000002 is wanted by oxp1 (Port1)")
+	require.Empty(t, r.table.log)
+
+	next := [6]byte{2, 0, 0, 0, 0, 0x77}
+	require.NoError(t, r.SetMAC(bg, port1, next))
+	require.NoError(t, r.SetMAC(bg, f1, mac(port1)), "an address that was given up is free")
+	r.refuse = func(uint32) error { return refused }
+	require.ErrorIs(t, r.SetMAC(bg, port1, [6]byte{2, 9}), ErrRefused)
+	r.refuse = nil
+	require.ErrorIs(t, r.SetMAC(bg, f1, next), ErrMACInUse, "the old one stays, so it is kept")
+	require.NoError(t, r.SetMAC(bg, f1, [6]byte{2, 9}), "and the new one is not")
+}
+
+// While one port is on its way to an address, no other gets it.
+func TestAnAddressOnItsWayIsTaken(t *testing.T) {
+	r := provisioned(t, port1, f1)
+	next := [6]byte{2, 0, 0, 0, 0, 0x77}
+	r.busy = make(chan struct{})
+	first := make(chan error)
+	go func() { first <- r.SetMAC(bg, port1, next) }()
+	r.waitInside(0)
+	require.ErrorIs(t, r.SetMAC(bg, f1, next), ErrMACInUse)
+	require.ErrorIs(t, r.Provision(bg, f1, next), ErrMACInUse)
+	r.busy <- struct{}{}
+	require.NoError(t, <-first)
+}
+
+// A port that is provisioned again gets the address, and keeps what was set.
+func TestProvisionKeepsModeAndMTU(t *testing.T) {
+	r := provisioned(t, f1)
+	require.NoError(t, r.SetMode(bg, f1, msg.FwdL2))
+	require.NoError(t, r.SetMTU(bg, f1, 9000))
+	next := [6]byte{2, 0, 0, 0, 0, 0x77}
+	clear(r.lifs)
+	require.NoError(t, r.Provision(bg, f1, next))
+	require.Equal(t, msg.LIF{MAC: next, MTU: 9000, Fwd: msg.FwdL2}, r.lifs[40960])
+	require.Equal(t, r.lifs[40960], r.State(f1).Want)
+}
+
+// An entry that had been there and is absent tells that the fast path restarted.
+func TestLostEntriesAreCounted(t *testing.T) {
+	r := provisioned(t, f1)
+	require.Zero(t, r.State(f1).Lost, "a first creation is no loss")
+	for n := uint64(1); n <= 3; n++ {
+		clear(r.lifs)
+		changed, err := r.Reconcile(bg, f1)
+		require.NoError(t, err)
+		require.True(t, changed)
+		require.Equal(t, n, r.State(f1).Lost)
+		_, err = r.Reconcile(bg, f1)
+		require.NoError(t, err)
+		require.Equal(t, n, r.State(f1).Lost)
+	}
+	t.Run("once, however long it stays away", func(t *testing.T) {
+		r := provisioned(t, f1)
+		clear(r.lifs)
+		r.lose = true
+		for range 3 {
+			_, err := r.Reconcile(bg, f1)
+			require.ErrorIs(t, err, ErrMismatch)
+			r.clock.add(time.Minute)
+		}
+		require.Equal(t, uint64(1), r.State(f1).Lost)
+	})
+	t.Run("also when a change finds it", func(t *testing.T) {
+		r := provisioned(t, f1)
+		clear(r.lifs)
+		require.ErrorIs(t, r.SetMTU(bg, f1, 1500), ErrRefused)
+		require.Equal(t, uint64(1), r.State(f1).Lost)
+	})
+}
+
 func TestFieldsOutsideTheMaskCarryWhatTheEntryHolds(t *testing.T) {
 	r := provisioned(t, f1)
 	l := r.lifs[40960]
@@ -681,6 +871,14 @@ func TestFieldsOutsideTheMaskCarryWhatTheEntryHolds(t *testing.T) {
 	require.NoError(t, m.SetMTU(bg, f1, 2000))
 	l.MTU = 2000
 	require.Equal(t, l, r.updates[len(r.updates)-1].LIF)
+
+	l.DF = true // which is not wanted, and nobody can set
+	r.lifs[40960] = l
+	_, err := m.Reconcile(bg, f1)
+	require.NoError(t, err)
+	require.NoError(t, m.SetMTU(bg, f1, 3000))
+	l.MTU = 3000
+	require.Equal(t, l, r.updates[len(r.updates)-1].LIF)
 }
 
 func TestContextEndsTheWaitForAPort(t *testing.T) {
@@ -688,15 +886,7 @@ func TestContextEndsTheWaitForAPort(t *testing.T) {
 	r.busy = make(chan struct{})
 	first := make(chan error)
 	go func() { first <- r.SetMTU(bg, port1, 9000) }()
-	for { // until it is inside the command
-		r.table.mu.Lock()
-		in := r.inside[0]
-		r.table.mu.Unlock()
-		if in == 1 {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+	r.waitInside(0)
 	ctx, cancel := context.WithCancel(bg)
 	second := make(chan error)
 	go func() { second <- r.SetMTU(ctx, port1, 2000) }()
@@ -724,6 +914,8 @@ func TestConcurrentUse(t *testing.T) {
 	for _, p := range board.All() {
 		run(func(i int) { _ = r.SetMTU(bg, p, 1400+i) })
 		run(func(i int) { _ = r.SetMTU(bg, p, 1400+i) })
+		run(func(i int) { _ = r.SetMode(bg, p, msg.FwdL3-uint8(i%2)) })
+		run(func(i int) { _ = r.SetMAC(bg, p, [6]byte{2, 1, 0, 0, 0, byte(i)}) })
 		run(func(int) { r.State(p).Ready() })
 	}
 	run(func(int) { _, _ = r.ReconcileAll(bg); r.Stats() })

@@ -139,6 +139,35 @@ func TestSimMTUChangeIsOneCommandOfEighteenBytes(t *testing.T) {
 	require.Empty(t, s.Reports())
 }
 
+// The other two fields that are changed by themselves (rpc-lif.md 5.2).
+func TestSimModeAndMACAreOneCommandEach(t *testing.T) {
+	s := newSim(t, hwsim.Options{})
+	s.provision(t)
+	s.ResetCommands()
+	require.NoError(t, s.SetMode(bg, f1, msg.FwdL2))
+	require.NoError(t, s.SetMAC(bg, f1, [6]byte{2, 0, 0, 0, 0, 0x77}))
+	log := s.Commands()
+	require.Len(t, log, 4)
+	require.Equal(t, []byte{
+		0x00, 0xa0, 0x00, 0x00, // LIF 40960
+		0x02, 0x00, 0x00, 0x00, 0x00, 0x0a, // its MAC, not in the mask
+		0xdc, 0x05, // its MTU, not in the mask
+		0x01, 0x00, // L2
+		0x01, 0x00, // private mask, DF
+		0x04, 0x00, // update mask: the mode alone
+	}, log[0].Payload)
+	require.Equal(t, []byte{
+		0x00, 0xa0, 0x00, 0x00,
+		0x02, 0x00, 0x00, 0x00, 0x00, 0x77, // the new MAC
+		0xdc, 0x05,
+		0x01, 0x00, // its mode, not in the mask
+		0x01, 0x00,
+		0x01, 0x00, // update mask: the MAC alone
+	}, log[2].Payload)
+	require.Equal(t, msg.LIF{MAC: [6]byte{2, 0, 0, 0, 0, 0x77}, MTU: 1500, Fwd: msg.FwdL2}, s.table(t)["PortF1"])
+	require.Empty(t, s.Reports())
+}
+
 func TestSimMTUThatIsRefusedOrLost(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	s.provision(t)

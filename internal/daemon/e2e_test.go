@@ -479,6 +479,63 @@ func TestMTUByNetlink(t *testing.T) {
 	})
 }
 
+// TestForeignMTU: what no port may have and the kernel takes, up to the largest
+// that a TAP interface has (65,535 less the header). Each is put back once, logged
+// once and counted, and neither that nor a change of oxpd's own is answered by
+// another one.
+func TestForeignMTU(t *testing.T) {
+	r := start(t, rigOptions{}).running()
+	counts := func() (puts uint64, logged, updates int) {
+		for _, c := range r.card.Commands() {
+			if c.Command == msg.CmdLIFAddUpdate {
+				updates++
+			}
+		}
+		return r.d.owners[8].snapshot().putBack, strings.Count(r.log.String(), `msg="mtu of the interface is put back" port=oxp9`), updates
+	}
+	rounds := func() {
+		t.Helper()
+		seen := len(r.card.Commands())
+		r.wait("two rounds of reading back", func() bool { return len(r.card.Commands()) >= seen+2*board.Ports })
+	}
+	for i, mtu := range []int{68, 71, 9001, 65521} {
+		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
+			r.card.ResetCommands()
+			r.mustIP("link", "set", "oxp9", "mtu", fmt.Sprint(mtu))
+			r.wait("counted", func() bool { puts, _, _ := counts(); return puts == uint64(i+1) })
+			r.wait("put back", func() bool { return r.link("oxp9").MTU == 1500 })
+			rounds()
+			puts, logged, updates := counts()
+			assert.Equal(t, uint64(i+1), puts, "counted once")
+			assert.Equal(t, i+1, logged, "logged once")
+			assert.Contains(t, r.log.String(), fmt.Sprintf("asked=%d mtu=1500", mtu))
+			assert.Zero(t, updates, "the LIF is not asked")
+			r.mtus("oxp9", 1500)
+		})
+	}
+	t.Run("beyond what the kernel takes", func(t *testing.T) {
+		for _, mtu := range []string{"65522", "67"} {
+			_, err := r.ip("link", "set", "oxp9", "mtu", mtu)
+			assert.Error(t, err, mtu)
+		}
+		rounds()
+		puts, _, _ := counts()
+		assert.Equal(t, uint64(4), puts, "nothing happened")
+	})
+	t.Run("own changes do not loop", func(t *testing.T) {
+		r.card.ResetCommands()
+		for _, mtu := range []int{9000, 72, 1500} {
+			require.NoError(t, r.setMTU("oxp9", mtu))
+		}
+		rounds()
+		puts, _, updates := counts()
+		assert.Equal(t, 3, updates, "one command for each change, and none for its news")
+		assert.NotContains(t, r.log.String(), "by=netlink", "nor is it taken for somebody else's")
+		assert.Equal(t, uint64(4), puts)
+		r.mtus("oxp9", 1500)
+	})
+}
+
 // TestMTUAndTheSwitch: a port behind the switch, whose limit is known, and one
 // that is not behind it.
 func TestMTUAndTheSwitch(t *testing.T) {

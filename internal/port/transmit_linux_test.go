@@ -102,6 +102,47 @@ func TestTransmitRefuses(t *testing.T) {
 	}
 }
 
+// TestTransmitLongerThanASlot: somebody has raised the interface's MTU to the most
+// that a TAP takes, and uses it before it is put back. The kernel cuts what does not
+// fit into a slot; whatever the limit is then, no cut frame is posted, and the
+// frames behind it are.
+func TestTransmitLongerThanASlot(t *testing.T) {
+	ns := newNS(t)
+	p := open(t, ns)
+	ip(t, ns, "link set oxp9 mtu 65521")
+	linux := listen(t, ns, p.Index())
+	slots := newSlots(255)
+	slots.auto = true
+	transmit(t, slots, p)
+	for i, tc := range []struct {
+		limit, bytes int
+		want         string
+	}{
+		{board.DefaultMTU, 65000, "tx_toolong"},
+		{board.DefaultMTU, 9200, "tx_toolong"},
+		{board.MaxMTU, slotSize, "tx_toolong"},
+		{65521, slotSize, "tx_toolong"},
+		{65521, 65000, "tx_toolong"},
+		{65521, slotSize - 1, "tx_packets"},
+	} {
+		t.Run(fmt.Sprintf("%d bytes at a limit of %d", tc.bytes, tc.limit), func(t *testing.T) {
+			p.SetLimit(tc.limit)
+			before := p.Stats()
+			linux.send(ether(tc.bytes, 0, byte(i)))
+			linux.send(ether(60, 0, byte(i)))
+			eventually(t, "both are counted", func() bool { return p.Stats().TxFrames() == before.TxFrames()+2 })
+			after := p.Stats()
+			eventually(t, "what was posted is visible", func() bool { return uint64(slots.count()) == after.TxPackets })
+			got := map[string]uint64{"tx_packets": after.TxPackets - before.TxPackets, "tx_toolong": after.TxTooLong - before.TxTooLong}
+			want := map[string]uint64{"tx_packets": 1, "tx_toolong": 0}
+			want[tc.want]++
+			assert.Equal(t, want, got)
+			assert.Equal(t, ether(60, 0, byte(i)), slots.all()[slots.count()-1].frame, "the one behind it")
+		})
+	}
+	assert.Zero(t, p.Stats().TapReadErrors)
+}
+
 // queued is a tap with frames to read, and then an error.
 type queued struct {
 	tap

@@ -39,6 +39,7 @@ const (
 type app struct {
 	out, err io.Writer
 
+	args   []string // the command line, without the program
 	socket string
 	json   bool
 }
@@ -69,7 +70,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out := &output{w: a.out, failed: cancel}
-	a.out = out
+	a.out, a.args = out, args
 	root := a.root()
 	root.SetArgs(negatives(args))
 	root.SetOut(a.out)

@@ -13,6 +13,7 @@ import (
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/demo"
+	"oxpd/internal/rootless"
 )
 
 func (a *app) portsCommand() *cobra.Command {
@@ -165,10 +166,11 @@ func (a *app) stopCommand() *cobra.Command {
 
 func (a *app) demoCommand() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
-		Use: "demo", Short: "show frames moving through the simulated card (needs root)", Args: args(0, 0),
+		Use: "demo", Short: "show frames moving through the simulated card", Args: args(0, 0),
 		Long: "Starts a daemon on the simulated card between two network namespaces of its own, sends pings and TCP through it, and checks\n" +
-			"that each frame is in exactly one counter. Takes under a minute, touches no interface of this machine, leaves nothing behind.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
+			"that each frame is in exactly one counter. Takes under a minute, touches no interface of this machine, leaves nothing behind.\n" +
+			withoutRoot,
+		RunE: a.privileged(func(cmd *cobra.Command, _ []string) error {
 			exe, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("find this program: %w", err)
@@ -177,8 +179,30 @@ func (a *app) demoCommand() *cobra.Command {
 				return exitCode(code)
 			}
 			return nil
-		},
+		}),
 	})
+}
+
+// withoutRoot is how help says what privileged does.
+const withoutRoot = "Without root it runs in a user namespace, where the kernel allows one and /dev/net/tun may be opened."
+
+// privileged is a command that makes namespaces and interfaces of its own: who is
+// not root gets it in a user namespace.
+func (a *app) privileged(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if rootless.Privileged() {
+			return run(cmd, args)
+		}
+		exe, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program: %w", err)
+		}
+		status, err := rootless.Run(cmd.Context(), rootless.Options{Exe: exe, Args: a.args, Out: a.out, Err: a.err})
+		if err == nil && status != exitDone {
+			err = exitCode(status)
+		}
+		return err
+	}
 }
 
 func (a *app) versionCommand() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 // simCommand is what can be done with a simulated card that needs no daemon.
 func (a *app) simCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sim", Short: "experiments on a simulated card of their own (need root)",
+		Use: "sim", Short: "experiments on a simulated card of their own",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return &usageError{fmt.Errorf("unknown command %q of oxpd sim", args[0]), "oxpd sim replay CAPTURE --port PORT"}
@@ -40,9 +40,9 @@ func (a *app) replayCommand() *cobra.Command {
 		Long: "Brings up a simulated card and the driver in a network namespace of their own, sends the frames of CAPTURE (pcap or pcapng,\n" +
 			"Ethernet) into PORT, and says in which counter each of them ended. Frames that reached the interface are compared with\n" +
 			"those that were sent. Exit status 1 when the sum does not close or a frame came out altered. Touches no interface of\n" +
-			"this machine, leaves nothing behind.\n\n" +
+			"this machine, leaves nothing behind. " + withoutRoot + "\n\n" +
 			"Packets that the capture kept only in part (a snap length) are counted as cut and never sent.",
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.privileged(func(cmd *cobra.Command, args []string) error {
 			o.In, o.Pace = args[0], replay.Pace(pace)
 			if port == "" {
 				return &usageError{errors.New("which port? --port is missing"), cmd.UseLine()}
@@ -79,7 +79,7 @@ func (a *app) replayCommand() *cobra.Command {
 				return exitCode(exitFailed)
 			}
 			return nil
-		},
+		}),
 	})
 	f := cmd.Flags()
 	f.StringVar(&port, "port", "", "port that the frames go into: oxp9, PortF1 or F1")

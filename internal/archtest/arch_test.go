@@ -75,10 +75,11 @@ var rules = map[string][]string{
 	"internal/replay": append([]string{"hwsim", "internal/capture", "internal/netlab", "internal/daemon", "internal/daemon/client",
 		"internal/daemon/config", "internal/daemon/simcard", "octep"}, layouts...),
 	"internal/demo":     append([]string{"internal/netlab", "internal/daemon/client", sysUnix}, layouts...),
+	"internal/rootless": {sysUnix},
 	"internal/loadtest": {},
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
-		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "hwsim", "octep", cobra, sysUnix}, layouts...),
+		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "octep", cobra, sysUnix}, layouts...),
 	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),
 	"docs":     {},
 }

@@ -17,7 +17,8 @@
 // shown beside those of the card, as information.
 //
 // Namespaces and files have no names (internal/netlab), and the kernel kills the
-// child with this process: nothing is left behind, however it ends.
+// child with this process: nothing is left behind, however it ends. A user who is
+// not root gets all of it in a user namespace (internal/rootless).
 //
 // Left out: the ten switched ports at 9,000 (the switch caps their frames until
 // it is told otherwise), VLAN tags, IPv6.

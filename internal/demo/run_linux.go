@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"time"
 
 	"oxpd/internal/board"
@@ -70,9 +69,6 @@ var errInterrupted = errors.New("interrupted; nothing is left behind")
 
 // run makes the lab and goes through the parts.
 func run(ctx context.Context, o Options, r *reporter) (err error) {
-	if os.Geteuid() != 0 {
-		return errors.New("needs root, for network namespaces and TAP interfaces: run it with sudo")
-	}
 	jumbo, err := board.Parse("PortF1")
 	if err != nil {
 		return err

@@ -18,7 +18,8 @@
 // when the thread that started them ends. Both hold when this process is ended
 // by SIGKILL: nothing is left behind, and there is nothing to clean up.
 //
-// Everything here needs root (CAP_SYS_ADMIN for the namespaces). The package
+// Everything here needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW: those of
+// root, or of a user namespace (internal/rootless). The package
 // models no IPv6 and no routing beyond one hop; a test that needs them adds
 // them here. It exists on Linux only.
 package netlab

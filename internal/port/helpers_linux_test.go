@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -47,13 +46,19 @@ func newNS(t testing.TB) *sys.NetNS {
 // ip runs the command of that name inside the namespace.
 func ip(t testing.TB, ns *sys.NetNS, args string) string {
 	t.Helper()
+	out, err := ipMay(ns, args)
+	require.NoError(t, err, "ip %s: %s", args, out)
+	return out
+}
+
+// ipMay is ip for what the kernel or the tool may not know.
+func ipMay(ns *sys.NetNS, args string) (string, error) {
 	var out []byte
 	err := ns.Do(func() (err error) {
 		out, err = exec.Command("ip", strings.Fields(args)...).CombinedOutput()
 		return err
 	})
-	require.NoError(t, err, "ip %s: %s", args, out)
-	return string(out)
+	return string(out), err
 }
 
 // open makes a port of the board, PortF1 unless told, up and with carrier.
@@ -69,7 +74,7 @@ func open(t testing.TB, ns *sys.NetNS, names ...string) *Port {
 	require.NoError(t, err)
 	t.Cleanup(func() { p.Close() })
 	require.NoError(t, p.SetCarrier(true))
-	require.NoError(t, p.Up())
+	require.NoError(t, p.SetUp(context.Background(), true))
 	return p
 }
 
@@ -283,7 +288,7 @@ func interfaceExists(t testing.TB, ns *sys.NetNS, name string) bool {
 func query(t testing.TB, ns *sys.NetNS) kernelLinks {
 	t.Helper()
 	var q kernelLinks
-	require.NoError(t, ns.Do(func() (err error) { q.conn, err = rtnetlink.Dial(nil); return err }))
+	require.NoError(t, ns.Do(func() (err error) { q.conn, err = dialRoute(0); return err }))
 	t.Cleanup(func() { q.conn.Close() })
 	return q
 }

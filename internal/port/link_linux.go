@@ -20,7 +20,7 @@ func openTAP(name, netns string) (tap, int, link, error) {
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	return t, int(l.index), l, nil
+	return t, l.index, l, nil
 }
 
 func openLink(name, netns string) (t *sys.TAP, l *netlinkLink, err error) {
@@ -31,8 +31,8 @@ func openLink(name, netns string) (t *sys.TAP, l *netlinkLink, err error) {
 		// By name once, by index for ever: an interface can be renamed.
 		ifi, err := net.InterfaceByName(name)
 		if err == nil {
-			l = &netlinkLink{index: uint32(ifi.Index)}
-			l.conn, err = rtnetlink.Dial(nil)
+			l = &netlinkLink{index: ifi.Index}
+			l.conn, err = dialRoute(0)
 		}
 		if err != nil {
 			t.Close()
@@ -50,47 +50,33 @@ func openLink(name, netns string) (t *sys.TAP, l *netlinkLink, err error) {
 
 // netlinkLink is an interface seen through its own netlink socket.
 type netlinkLink struct {
-	conn  *rtnetlink.Conn
-	index uint32
+	conn  *netlink.Conn
+	index int
+}
+
+func dialRoute(groups uint32) (*netlink.Conn, error) {
+	return netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups})
 }
 
 func (l *netlinkLink) set(m *rtnetlink.LinkMessage) error {
-	m.Index = l.index
-	return l.conn.Link.Set(m)
-}
-
-func (l *netlinkLink) get() (*rtnetlink.LinkMessage, error) { return getLink(l.conn, l.index) }
-
-// getLink reads one interface. Unlike LinkService.Get it keeps the kernel's
-// error: ENODEV is an answer.
-func getLink(conn *rtnetlink.Conn, index uint32) (*rtnetlink.LinkMessage, error) {
-	msgs, err := conn.Execute(&rtnetlink.LinkMessage{Index: index}, unix.RTM_GETLINK, netlink.Request)
+	m.Index = uint32(l.index)
+	data, err := m.MarshalBinary()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for _, m := range msgs {
-		if lm, ok := m.(*rtnetlink.LinkMessage); ok && lm.Index == index && lm.Attributes != nil {
-			return lm, nil
-		}
-	}
-	return nil, fmt.Errorf("no answer about interface %d", index)
+	_, err = l.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_NEWLINK, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   data,
+	})
+	return err
 }
 
-func (l *netlinkLink) state() (linkState, error) {
-	m, err := l.get()
-	if err != nil {
-		return linkState{}, err
-	}
-	return linkState{int(m.Attributes.MTU), droppedOf(m)}, nil
+func (l *netlinkLink) state() (Link, error) {
+	m, err := readLink(l.conn, l.index)
+	return m.Link, err
 }
 
-// droppedOf is the kernel's count in a message about an interface.
-func droppedOf(m *rtnetlink.LinkMessage) kernelCount {
-	if m.Attributes == nil || m.Attributes.Stats64 == nil {
-		return kernelCount{}
-	}
-	return kernelCount{m.Attributes.Stats64.TXDropped, true}
-}
+func (l *netlinkLink) master(of *Link) error { return readMaster(l.conn, of) }
 
 func (l *netlinkLink) setMTU(mtu int) error {
 	return l.set(&rtnetlink.LinkMessage{Attributes: &rtnetlink.LinkAttributes{MTU: uint32(mtu)}})

@@ -57,17 +57,12 @@ type tap interface {
 // link is the interface's settings. The kernel answers each in the system call
 // that asks.
 type link interface {
-	state() (linkState, error)
+	state() (Link, error)  // without the bridge's name and MTU
+	master(of *Link) error // adds them
 	setMTU(mtu int) error
 	setMAC(mac [6]byte) error
 	setUp(up bool) error
 	close() error
-}
-
-// linkState is one look at the interface.
-type linkState struct {
-	mtu     int
-	dropped kernelCount
 }
 
 // kernelCount is the kernel's TX-dropped of an interface: frames that the TAP's
@@ -89,7 +84,7 @@ func Open(cfg Config) (*Port, error) {
 	p.index = index
 	s, err := l.state()
 	if err == nil {
-		p.limit.Store(int32(s.mtu))
+		p.limit.Store(int32(s.MTU))
 		err = t.SetCarrier(false)
 	}
 	if err != nil {
@@ -137,7 +132,7 @@ func (p *Port) control(verb string, fn func() error) error {
 
 // look reads the interface's state, and keeps the kernel's count: the last one
 // that was read is the one that stays when the interface is removed.
-func (p *Port) look() (linkState, error) {
+func (p *Port) look() (Link, error) {
 	s, err := p.link.state()
 	if err == nil {
 		p.counters.kernel.update(s.dropped)
@@ -145,20 +140,21 @@ func (p *Port) look() (linkState, error) {
 	return s, err
 }
 
-// SetMAC sets the interface's address. Do it before Up: the kernel derives
+// SetMAC sets the interface's address. Do it before SetUp: the kernel derives
 // addresses from it when the interface comes up.
 func (p *Port) SetMAC(mac [6]byte) error {
 	return p.control("set MAC of", func() error { return p.link.setMAC(mac) })
 }
 
-// Up sets the interface administratively up.
-func (p *Port) Up() error {
-	return p.control("set up", func() error { return p.link.setUp(true) })
-}
-
-// Down sets the interface administratively down.
-func (p *Port) Down() error {
-	return p.control("set down", func() error { return p.link.setUp(false) })
+// SetUp sets the interface administratively up or down.
+// Errors: ErrRemoved, ErrClosed, ctx's, the kernel's.
+func (p *Port) SetUp(ctx context.Context, up bool) error {
+	return p.control("set state of", func() error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return p.link.setUp(up)
+	})
 }
 
 // SetCarrier shows the front port's link at the interface.
@@ -169,9 +165,27 @@ func (p *Port) SetCarrier(up bool) error {
 // MTU is the interface's MTU as the kernel has it; TapKernelDropped is read with it.
 // Errors: ErrRemoved, ErrClosed, the kernel's.
 func (p *Port) MTU() (int, error) {
-	var s linkState
-	err := p.control("read MTU of", func() (err error) { s, err = p.look(); return err })
-	return s.mtu, err
+	var l Link
+	err := p.control("read MTU of", func() (err error) { l, err = p.look(); return err })
+	return l.MTU, err
+}
+
+// Link reads the interface's state now, as Watch reports it; TapKernelDropped is
+// read with it. Not every change is an event: promiscuity that comes with a
+// macvlan is not.
+// Errors: ErrRemoved, ErrClosed, the kernel's.
+func (p *Port) Link() (Link, error) {
+	var l Link
+	err := p.control("read", func() (err error) {
+		if l, err = p.look(); err != nil {
+			return err
+		}
+		return p.link.master(&l)
+	})
+	if err != nil {
+		return Link{}, err
+	}
+	return l, nil
 }
 
 // Note takes the kernel's count out of what Watch reported about this port's

@@ -29,7 +29,7 @@ func TestOpen(t *testing.T) {
 		vnet, _, err := p.tap.(*sys.TAP).VNetHeader()
 		require.NoError(t, err)
 		assert.False(t, vnet)
-		require.NoError(t, p.Up())
+		require.NoError(t, p.SetUp(context.Background(), true))
 		l := state(t, ns, p.Index())
 		assert.Equal(t, Link{Index: p.Index(), Name: "oxp9", MTU: board.DefaultMTU, MAC: l.MAC, Up: true, dropped: kernelCount{known: true}}, l)
 		assert.Equal(t, board.DefaultMTU, p.Limit())
@@ -134,9 +134,9 @@ func TestSettings(t *testing.T) {
 		assert.True(t, state(t, ns, p.Index()).Carrier)
 	})
 	t.Run("down and up", func(t *testing.T) {
-		require.NoError(t, p.Down())
+		require.NoError(t, p.SetUp(context.Background(), false))
 		assert.False(t, state(t, ns, p.Index()).Up)
-		require.NoError(t, p.Up())
+		require.NoError(t, p.SetUp(context.Background(), true))
 		assert.True(t, state(t, ns, p.Index()).Up)
 	})
 	for _, mtu := range []int{board.MinMTU, 1500, board.MaxMTU} {

@@ -110,9 +110,9 @@ func TestReceiveRefuses(t *testing.T) {
 		assertOne(t, p, Malformed, func() Disposition { return p.Receive(0, nil) })
 	})
 	t.Run("interface down", func(t *testing.T) {
-		require.NoError(t, p.Down())
+		require.NoError(t, p.SetUp(context.Background(), false))
 		assertOne(t, p, TapDown, func() Disposition { return p.Receive(0, one(ether(60, 0, 0))) })
-		require.NoError(t, p.Up())
+		require.NoError(t, p.SetUp(context.Background(), true))
 		assertOne(t, p, Delivered, func() Disposition { return p.Receive(0, one(ether(60, 0, 0))) })
 	})
 	t.Run("interface deleted by somebody", func(t *testing.T) {
@@ -299,14 +299,14 @@ func TestCountersOutliveThePort(t *testing.T) {
 		require.NoError(t, err)
 		assert.Same(t, &c, p.Counters())
 		require.NoError(t, p.SetCarrier(true))
-		require.NoError(t, p.Up())
+		require.NoError(t, p.SetUp(context.Background(), true))
 		ip(t, ns, "link set oxp9 txqueuelen 2")
 		linux := listen(t, ns, p.Index())
 		for range 7 { // nobody reads: two stay, five are dropped
 			linux.send(ether(60, 0, 0))
 		}
 		require.Equal(t, Delivered, p.Receive(life, one(ether(100, 0, 0))))
-		require.NoError(t, p.Down())
+		require.NoError(t, p.SetUp(context.Background(), false))
 		require.Equal(t, TapDown, p.Receive(life, one(ether(100, 0, 0))))
 		require.NoError(t, p.Close())
 
@@ -331,7 +331,7 @@ func TestReceiveAllocatesNothing(t *testing.T) {
 			assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Receive(0, pieces) }))
 		})
 	}
-	require.NoError(t, p.Down())
+	require.NoError(t, p.SetUp(context.Background(), false))
 	assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Receive(0, whole) }), "interface down")
 }
 

@@ -20,7 +20,7 @@ func TestDropsOfARemovedInterface(t *testing.T) {
 	p, err := Open(Config{Port: board.ByIndex(8), NetNS: ns.Path(), Counters: &c})
 	require.NoError(t, err)
 	require.NoError(t, p.SetCarrier(true))
-	require.NoError(t, p.Up())
+	require.NoError(t, p.SetUp(context.Background(), true))
 	ip(t, ns, "link set oxp9 txqueuelen 2")
 	linux := listen(t, ns, p.Index())
 	var gone atomic.Bool

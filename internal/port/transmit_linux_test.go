@@ -466,7 +466,7 @@ func TestTransmitAddRemove(t *testing.T) {
 		p, err := Open(Config{Port: board.ByIndex(1), NetNS: ns.Path(), Counters: &c})
 		require.NoError(t, err)
 		require.NoError(t, p.SetCarrier(true))
-		require.NoError(t, p.Up())
+		require.NoError(t, p.SetUp(context.Background(), true))
 		require.NoError(t, tr.Add(p))
 		l := listen(t, ns, p.Index())
 		for range 5 {
@@ -566,7 +566,7 @@ func TestTransmitIdle(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- tr.Run(ctx) }()
-	require.NoError(t, down.Down())
+	require.NoError(t, down.SetUp(context.Background(), false))
 	ip(t, ns, "link delete oxp3")
 	eventually(t, "noticed", func() bool { return deleted.Stats().TapReadErrors == 1 })
 	tr.Remove(removed)
@@ -588,9 +588,9 @@ func TestTransmitIdle(t *testing.T) {
 // deaf is the settings of an interface that takes everything.
 type deaf struct{ link }
 
-func (deaf) setUp(bool) error          { return nil }
-func (deaf) state() (linkState, error) { return linkState{}, nil }
-func (deaf) close() error              { return nil }
+func (deaf) setUp(bool) error     { return nil }
+func (deaf) state() (Link, error) { return Link{}, nil }
+func (deaf) close() error         { return nil }
 
 // TestTransmitClosedPort: a port that is closed before it is removed is not
 // read: its descriptor may be somebody else's by then.

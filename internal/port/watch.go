@@ -9,7 +9,14 @@ type Link struct {
 	MAC     [6]byte
 	Up      bool // administratively
 	Carrier bool
-	Master  int // index of the bridge or bond that it belongs to, or 0
+	// Promisc and AllMulti count whatever asks for them: ip link set, and what only
+	// the kernel's own count shows, such as bridge membership, a capture or a macvlan.
+	// Before kernel 6.3 all-multicast shows only when ip link set it.
+	Promisc   bool
+	AllMulti  bool
+	Master    int    // index of the bridge, bond or VRF that it belongs to, or 0
+	Bridge    string // name of the master when that is a Linux bridge
+	BridgeMTU int    // and its MTU
 
 	dropped kernelCount
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -22,16 +21,17 @@ import (
 // old event, or the echo of the caller's own change, shows what is true now.
 // Events that arrive while fn runs are merged. The same state may be reported
 // twice; a change and its reversal may not be reported at all. If the kernel
-// had to throw events away, everything is read again. fn is called by one
+// had to throw events away, everything is read again. News of a bridge or of
+// another master, such as its MTU or its end, is news of its members. fn is called by one
 // goroutine and may take its time; an interface that it was told about can be
 // gone when it acts.
 func Watch(ctx context.Context, cfg WatchConfig, fn func(Link)) error {
-	var events, query *rtnetlink.Conn
+	var events, query *netlink.Conn
 	err := sys.InNetNS(cfg.NetNS, func() (err error) {
-		if events, err = rtnetlink.Dial(&netlink.Config{Groups: unix.RTMGRP_LINK}); err != nil {
+		if events, err = dialRoute(unix.RTMGRP_LINK); err != nil {
 			return err
 		}
-		if query, err = rtnetlink.Dial(nil); err != nil {
+		if query, err = dialRoute(0); err != nil {
 			events.Close()
 		}
 		return err
@@ -47,7 +47,7 @@ func Watch(ctx context.Context, cfg WatchConfig, fn func(Link)) error {
 
 // linkEvents is the socket that events arrive on. A test loses some.
 type linkEvents interface {
-	Receive() ([]rtnetlink.Message, []netlink.Message, error)
+	Receive() ([]netlink.Message, error)
 	SetReadDeadline(t time.Time) error
 }
 
@@ -64,6 +64,10 @@ type watcher struct {
 	query  linkQuery
 	filter func(index int) bool
 	wake   chan struct{} // something is pending
+
+	// Who belongs to whom, of the links that were reported. run's goroutine only.
+	masters map[int]int
+	members map[int]map[int]struct{}
 
 	mu      sync.Mutex
 	pending map[int]kernelCount // with the last count that an event carried
@@ -99,7 +103,7 @@ func (w *watcher) run(ctx context.Context, fn func(Link)) error {
 // listen takes events until the socket fails or its deadline passes.
 func (w *watcher) listen() {
 	for {
-		msgs, _, err := w.events.Receive()
+		msgs, err := w.events.Receive()
 		var op *netlink.OpError
 		switch {
 		case errors.Is(err, unix.ENOBUFS):
@@ -110,15 +114,26 @@ func (w *watcher) listen() {
 			w.mu.Unlock()
 			w.awake()
 			return
-		case err != nil: // a message that the library cannot read: something changed
+		case err != nil: // a message that cannot be read: something changed
 			w.markEvery()
 		}
 		for _, m := range msgs {
-			if lm, ok := m.(*rtnetlink.LinkMessage); ok {
-				w.mark(int(lm.Index), droppedOf(lm))
-			}
+			w.take(m)
 		}
 	}
+}
+
+// take marks the interface that a message is about.
+func (w *watcher) take(m netlink.Message) {
+	if m.Header.Type != unix.RTM_NEWLINK && m.Header.Type != unix.RTM_DELLINK {
+		return
+	}
+	l, err := decodeLink(m.Data)
+	if err != nil {
+		w.markEvery()
+		return
+	}
+	w.mark(l.Index, l.dropped)
 }
 
 // mark notes that something happened to an interface. The count of the event is
@@ -159,6 +174,7 @@ func (w *watcher) handle(ctx context.Context, fn func(Link)) error {
 	if failed != nil {
 		return failed
 	}
+	w.addMembers(pending)
 	if every {
 		links, err := w.query.all()
 		if err != nil {
@@ -185,53 +201,82 @@ func (w *watcher) handle(ctx context.Context, fn func(Link)) error {
 	return nil
 }
 
+// addMembers adds the members of each master that something happened to.
+func (w *watcher) addMembers(pending map[int]kernelCount) {
+	var also []int
+	for index := range pending {
+		for member := range w.members[index] {
+			also = append(also, member)
+		}
+	}
+	for _, member := range also {
+		if _, ok := pending[member]; !ok {
+			pending[member] = kernelCount{}
+		}
+	}
+}
+
 func (w *watcher) report(ctx context.Context, l Link, fn func(Link)) {
 	if ctx.Err() == nil && (w.filter == nil || w.filter(l.Index)) {
+		w.join(l.Index, l.Master)
 		fn(l)
 	}
 }
 
+// join notes the master of a link, 0 for none.
+func (w *watcher) join(link, master int) {
+	old := w.masters[link]
+	if old == master {
+		return
+	}
+	if w.masters == nil {
+		w.masters, w.members = make(map[int]int), make(map[int]map[int]struct{})
+	}
+	delete(w.masters, link)
+	delete(w.members[old], link)
+	if len(w.members[old]) == 0 {
+		delete(w.members, old)
+	}
+	if master == 0 {
+		return
+	}
+	w.masters[link] = master
+	if w.members[master] == nil {
+		w.members[master] = make(map[int]struct{})
+	}
+	w.members[master][link] = struct{}{}
+}
+
 // kernelLinks is linkQuery over rtnetlink.
-type kernelLinks struct{ conn *rtnetlink.Conn }
+type kernelLinks struct{ conn *netlink.Conn }
 
 func (k kernelLinks) all() ([]Link, error) {
-	msgs, err := k.conn.Link.List()
+	msgs, err := askLinks(k.conn, 0, netlink.Dump)
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
-	links := make([]Link, 0, len(msgs))
-	for i := range msgs {
-		if msgs[i].Attributes != nil {
-			links = append(links, linkOf(&msgs[i]))
-		}
+	at := make(map[int]linkMessage, len(msgs))
+	for _, m := range msgs {
+		at[m.Index] = m
+	}
+	links := make([]Link, len(msgs))
+	for i, m := range msgs {
+		links[i] = m.Link
+		links[i].joinBridge(at[m.Master])
 	}
 	return links, nil
 }
 
 func (k kernelLinks) one(index int) (Link, error) {
-	m, err := getLink(k.conn, uint32(index))
-	if errors.Is(err, unix.ENODEV) {
+	m, err := readLink(k.conn, index)
+	if removed(err) {
 		return Link{Index: index, Gone: true}, nil
+	}
+	if err == nil {
+		err = readMaster(k.conn, &m.Link)
 	}
 	if err != nil {
 		return Link{}, fmt.Errorf("read interface %d: %w", index, err)
 	}
-	return linkOf(m), nil
-}
-
-func linkOf(m *rtnetlink.LinkMessage) Link {
-	a := m.Attributes
-	l := Link{
-		Index:   int(m.Index),
-		Name:    a.Name,
-		MTU:     int(a.MTU),
-		Up:      m.Flags&unix.IFF_UP != 0,
-		Carrier: a.Carrier != nil && *a.Carrier == 1,
-		dropped: droppedOf(m),
-	}
-	copy(l.MAC[:], a.Address)
-	if a.Master != nil {
-		l.Master = int(*a.Master)
-	}
-	return l
+	return m.Link, nil
 }

@@ -2,6 +2,7 @@ package port
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -119,7 +119,7 @@ func TestWatchMTU(t *testing.T) {
 	eventually(t, "first report", func() bool { mu.Lock(); defer mu.Unlock(); return reports > 0 })
 	q := query(t, ns)
 	for i := range foreign {
-		l := netlinkLink{conn: q.conn, index: uint32(p.Index())}
+		l := netlinkLink{conn: q.conn, index: p.Index()}
 		require.NoError(t, l.setMTU(1000+i))
 	}
 	eventually(t, "put back", func() bool { return state(t, ns, p.Index()).MTU == want })
@@ -157,7 +157,7 @@ func TestWatchRacesClose(t *testing.T) {
 			})
 		}()
 		q := query(t, ns)
-		l := netlinkLink{conn: q.conn, index: uint32(p.Index())}
+		l := netlinkLink{conn: q.conn, index: p.Index()}
 		for i := range 20 {
 			require.NoError(t, l.setMTU(1400+i%2*100))
 		}
@@ -210,18 +210,24 @@ type scripted struct {
 type answer struct {
 	index uint32
 	err   error
+	data  []byte // instead of a message about index
 }
 
-func (s *scripted) Receive() ([]rtnetlink.Message, []netlink.Message, error) {
+func (s *scripted) Receive() ([]netlink.Message, error) {
 	s.calls.Add(1)
 	select {
 	case a := <-s.answers:
 		if a.err != nil {
-			return nil, nil, a.err
+			return nil, a.err
 		}
-		return []rtnetlink.Message{&rtnetlink.LinkMessage{Index: a.index}}, nil, nil
+		m := netlink.Message{Header: netlink.Header{Type: unix.RTM_NEWLINK}, Data: a.data}
+		if m.Data == nil {
+			m.Data = make([]byte, ifinfoSize)
+			binary.NativeEndian.PutUint32(m.Data[ifinfoIndex:], a.index)
+		}
+		return []netlink.Message{m}, nil
 	case <-s.stopped:
-		return nil, nil, &netlink.OpError{Op: "receive", Err: context.DeadlineExceeded}
+		return nil, &netlink.OpError{Op: "receive", Err: context.DeadlineExceeded}
 	}
 }
 
@@ -294,6 +300,14 @@ func TestWatchEvents(t *testing.T) {
 		s.answers <- answer{err: errors.New("wrong attribute")}
 		eventually(t, "read again", func() bool { l, _ := got.link(6); return l.MTU == 1400 })
 	})
+	t.Run("a message that is cut off too", func(t *testing.T) {
+		var got seen
+		s, k, _, _ := start(t, got.report)
+		eventually(t, "start", func() bool { _, ok := got.link(6); return ok })
+		k.set(Link{Index: 6, MTU: 1400})
+		s.answers <- answer{data: []byte{1, 2, 3}}
+		eventually(t, "read again", func() bool { l, _ := got.link(6); return l.MTU == 1400 })
+	})
 	t.Run("an old event shows the present", func(t *testing.T) {
 		var got seen
 		s, k, _, _ := start(t, got.report)
@@ -340,6 +354,37 @@ func TestWatchEvents(t *testing.T) {
 		assert.Equal(t, []int{5}, k.asked)
 		assert.Equal(t, map[int]Link{5: {Index: 5, Gone: true}}, got.last)
 	})
+	t.Run("news of a master is news of its members", func(t *testing.T) {
+		var got seen
+		k := &kernel{links: map[int]Link{5: {Index: 5, Master: 9}, 6: {Index: 6, Master: 9}, 7: {Index: 7, Master: 8}}}
+		w := &watcher{query: k, filter: func(i int) bool { return i <= 7 }, wake: make(chan struct{}, 1)}
+		asked := func(marked ...int) []int {
+			t.Helper()
+			k.asked = nil
+			for _, i := range marked {
+				w.mark(i, kernelCount{})
+			}
+			require.NoError(t, w.handle(context.Background(), got.report))
+			return k.asked
+		}
+		w.markEvery()
+		assert.Empty(t, asked())
+		assert.ElementsMatch(t, []int{5, 6}, asked(9))
+		assert.ElementsMatch(t, []int{5, 6}, asked(9, 5), "once each")
+		assert.Empty(t, asked(10, 11, 12), "links of others")
+		k.set(Link{Index: 5, Master: 8})
+		assert.ElementsMatch(t, []int{5}, asked(5))
+		assert.ElementsMatch(t, []int{5, 7}, asked(8), "it has another master now")
+		assert.ElementsMatch(t, []int{6}, asked(9))
+		delete(k.links, 6)
+		assert.ElementsMatch(t, []int{6}, asked(6))
+		assert.Empty(t, asked(9), "it has gone")
+		k.set(Link{Index: 5})
+		k.set(Link{Index: 7})
+		assert.ElementsMatch(t, []int{5, 7}, asked(5, 7))
+		assert.Empty(t, w.members, "nothing is kept")
+		assert.Empty(t, w.masters)
+	})
 	t.Run("a socket that fails ends it", func(t *testing.T) {
 		var got seen
 		s, _, done, _ := start(t, got.report)
@@ -362,14 +407,14 @@ func TestWatchEvents(t *testing.T) {
 func TestWatchOverrun(t *testing.T) {
 	ns := newNS(t)
 	p := open(t, ns)
-	var events *rtnetlink.Conn
+	var events *netlink.Conn
 	require.NoError(t, ns.Do(func() (err error) {
-		events, err = rtnetlink.Dial(&netlink.Config{Groups: unix.RTMGRP_LINK})
+		events, err = dialRoute(unix.RTMGRP_LINK)
 		return err
 	}))
 	defer events.Close()
 	q := query(t, ns)
-	l := netlinkLink{conn: q.conn, index: uint32(p.Index())}
+	l := netlinkLink{conn: q.conn, index: p.Index()}
 	for i := range 2000 {
 		require.NoError(t, l.setMTU(1000+i%2))
 	}

@@ -121,9 +121,9 @@ const answerLimit = 3 * time.Second // wall clock, for answers in progress when 
 // cure. Then it runs the stop sequence and returns when no goroutine of it is
 // left. The result is nil for a stop that was asked for.
 //
-// Errors: *PrivilegeError, *ListenError and *RunningError before anything was
-// touched; otherwise that of the stage
-// which failed, or of the stop sequence.
+// Errors: *PrivilegeError, *ListenError, *RunningError and *TakenError before
+// anything was touched; otherwise that of the stage which failed, or of the stop
+// sequence.
 func (d *Daemon) Run(ctx context.Context) error {
 	if err := mayMakeInterfaces(); err != nil {
 		return err
@@ -132,6 +132,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	sock, err := listen(socket)
 	if err != nil {
 		return err
+	}
+	ports, err := claimPorts(d.o.NetNS, d.cfg.Socket, d.log)
+	if err != nil {
+		return errors.Join(err, sock.release())
 	}
 	srv := newServer(d, d.log)
 	served := make(chan error, 1)
@@ -157,6 +161,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
 		err = errors.Join(err, fmt.Errorf("serve the control socket: %w", e))
 	}
+	// Ports before the socket: a stop that was asked for is over when the socket's
+	// lock is free, and the next daemon may start.
+	err = errors.Join(err, ports.release())
 	if e := sock.release(); e != nil {
 		err = errors.Join(err, fmt.Errorf("release the control socket: %w", e))
 	}

@@ -4,5 +4,5 @@ package daemon
 
 import "net"
 
-// peer is the process at the other end of a connection; unknown here.
-func peer(*net.UnixConn) (pid int) { return 0 }
+// peer is the process at the other end of a connection and its user; unknown here.
+func peer(*net.UnixConn) (pid, uid int) { return 0, -1 }

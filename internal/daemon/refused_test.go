@@ -34,7 +34,7 @@ func (d otherID) ConfigRead(off, width int) (uint32, error) {
 
 // CTL-10: a device is refused a hundred times, and each time there is a clear
 // error and nothing left: no descriptor, no mapping, no region, no bus mastering.
-// No interface is ever made, so the starts need no namespace and can overlap.
+// Those that overlap have namespaces of their own.
 func TestRefusedDeviceLeavesNothing(t *testing.T) {
 	const starts, atOnce = 100, 10
 	for _, tc := range []struct {
@@ -52,12 +52,16 @@ func TestRefusedDeviceLeavesNothing(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
-			refuse := func(name string) {
+			var spaces [atOnce]string
+			for i := range spaces {
+				spaces[i] = newNetNS(t).Path()
+			}
+			refuse := func(name, ns string) {
 				cfg := config.Default()
 				cfg.Socket = filepath.Join(dir, name)
 				var card *hwsim.Card
 				var memory *ledger
-				err := New(Options{Config: cfg, Open: func(context.Context) (octep.Device, error) {
+				err := New(Options{Config: cfg, NetNS: ns, Open: func(context.Context) (octep.Device, error) {
 					dev, err := simcard.Open(cfg.Sim, nil)
 					if err != nil {
 						return nil, err
@@ -81,7 +85,7 @@ func TestRefusedDeviceLeavesNothing(t *testing.T) {
 				assert.Empty(t, card.Reports(), "misuse of the card")
 				assert.NoFileExists(t, cfg.Socket)
 			}
-			refuse("first") // what the runtime opens once
+			refuse("first", spaces[0]) // what the runtime opens once
 			noGoroutines(t)
 			files, memory := descriptors(t), resident(t)
 			var wg sync.WaitGroup
@@ -90,7 +94,7 @@ func TestRefusedDeviceLeavesNothing(t *testing.T) {
 				go func() {
 					defer wg.Done()
 					for range starts / atOnce {
-						refuse(string(rune('a' + i)))
+						refuse(string(rune('a'+i)), spaces[i])
 					}
 				}()
 			}

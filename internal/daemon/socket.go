@@ -179,5 +179,6 @@ func listener(path string) (pid int, ok bool) {
 		return 0, false
 	}
 	defer c.Close()
-	return peer(c.(*net.UnixConn)), true
+	pid, _ = peer(c.(*net.UnixConn))
+	return pid, true
 }

@@ -2,6 +2,7 @@ package probe_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/probe"
 	"oxpd/internal/probe/staged"
+	"oxpd/internal/sys"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 )
@@ -33,6 +35,18 @@ func (d device) ConfigRead(off, width int) (uint32, error) {
 }
 func (device) Close() error { return nil }
 
+// namespace is one without another daemon.
+func namespace(t *testing.T) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: a daemon makes interfaces, and here a network namespace")
+	}
+	ns, err := sys.NewNetNS()
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, ns.Close()) })
+	return ns.Path()
+}
+
 // run is `oxpd run` on a card that stops it before it needs an interface.
 func run(t *testing.T, c *staged.Card, dev octep.Device) error {
 	t.Helper()
@@ -41,7 +55,7 @@ func run(t *testing.T, c *staged.Card, dev octep.Device) error {
 	cfg.Socket = filepath.Join(t.TempDir(), "s")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // a guard against hanging
 	defer cancel()
-	err := daemon.New(daemon.Options{Config: cfg, Simulated: true, Open: func(context.Context) (octep.Device, error) { return dev, nil }}).Run(ctx)
+	err := daemon.New(daemon.Options{Config: cfg, Simulated: true, NetNS: namespace(t), Open: func(context.Context) (octep.Device, error) { return dev, nil }}).Run(ctx)
 	require.NoError(t, ctx.Err(), "it did not stop by itself")
 	return err
 }
@@ -123,7 +137,7 @@ func TestRunRefusesWideAddresses(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c.Card.ResetAccesses()
-	err = daemon.New(daemon.Options{Config: cfg, Simulated: true, Open: func(context.Context) (octep.Device, error) { return device{c, 0}, nil }}).Run(ctx)
+	err = daemon.New(daemon.Options{Config: cfg, Simulated: true, NetNS: namespace(t), Open: func(context.Context) (octep.Device, error) { return device{c, 0}, nil }}).Run(ctx)
 	require.ErrorContains(t, err, "stage rings: ring: allocate records: dma: region records: ")
 	require.ErrorContains(t, err, "need addresses of 33 bits, and dma-bits is 32")
 	for name, n := range c.Card.Accesses() {

@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"oxpd/internal/daemon/config"
+	"oxpd/internal/sys"
+	"oxpd/octep"
+)
+
+func newNetNS(t *testing.T) *sys.NetNS {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: makes a network namespace")
+	}
+	ns, err := sys.NewNetNS()
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, ns.Close()) })
+	return ns
+}
+
+func TestClaimPorts(t *testing.T) {
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	t.Run("two namespaces have two daemons", func(t *testing.T) {
+		for range 2 {
+			c, err := claimPorts(newNetNS(t).Path(), "/run/a", quiet)
+			require.NoError(t, err)
+			defer c.release()
+		}
+	})
+	t.Run("the second one is told process and socket", func(t *testing.T) {
+		ns := newNetNS(t)
+		c, err := claimPorts(ns.Path(), "/run/a", quiet)
+		require.NoError(t, err)
+		for range 2 {
+			_, err = claimPorts(ns.Path(), "/run/b", quiet)
+			var taken *TakenError
+			require.ErrorAs(t, err, &taken)
+			assert.Equal(t, TakenError{PID: os.Getpid(), Socket: "/run/a"}, *taken)
+		}
+		require.NoError(t, c.release())
+		c, err = claimPorts(ns.Path(), "/run/b", quiet)
+		require.NoError(t, err, "the ports are free again")
+		require.NoError(t, c.release())
+	})
+	t.Run("one that hangs is named by its process", func(t *testing.T) {
+		ns := newNetNS(t)
+		squat(t, ns, unix.SOMAXCONN)
+		_, err := claimPorts(ns.Path(), "/run/b", quiet)
+		var taken *TakenError
+		require.ErrorAs(t, err, &taken)
+		assert.Equal(t, TakenError{PID: os.Getpid()}, *taken)
+	})
+	t.Run("a backlog that is full is no daemon's", func(t *testing.T) {
+		ns := newNetNS(t)
+		squat(t, ns, 0)
+		require.NoError(t, ns.Do(func() error {
+			c, err := net.Dial("unix", claimName)
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+			}
+			return err
+		}))
+		c, err := claimPorts(ns.Path(), "/run/b", quiet)
+		require.NoError(t, err)
+		require.NoError(t, c.release())
+	})
+	t.Run("somebody without privileges keeps nobody out", func(t *testing.T) {
+		ns := newNetNS(t)
+		exe, err := os.Executable()
+		require.NoError(t, err)
+		file, err := os.Open(exe) // its directory is root's
+		require.NoError(t, err)
+		defer file.Close()
+		cmd := exec.Command("/proc/self/fd/3", "-test.run=^TestSquatter$")
+		cmd.ExtraFiles = []*os.File{file}
+		cmd.Dir = "/"
+		cmd.Env = append(os.Environ(), "OXPD_SQUAT=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, ns.Do(cmd.Start))
+		defer func() { _ = in.Close(); _ = cmd.Wait() }()
+		_, err = out.Read(make([]byte, 1))
+		require.NoError(t, err, "it has the name")
+		log := &syncBuffer{}
+		c, err := claimPorts(ns.Path(), "/run/b", slog.New(slog.NewTextHandler(log, nil)))
+		require.NoError(t, err)
+		assert.Contains(t, log.String(), "uid=65534")
+		require.NoError(t, c.release())
+	})
+}
+
+// squat has the name and answers nobody.
+func squat(t *testing.T, ns *sys.NetNS, backlog int) {
+	t.Helper()
+	require.NoError(t, ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: claimName}); err != nil {
+			return err
+		}
+		return unix.Listen(fd, backlog)
+	}))
+}
+
+// TestSquatter is not a test: it is the process of somebody without privileges.
+func TestSquatter(t *testing.T) {
+	if os.Getenv("OXPD_SQUAT") == "" {
+		t.Skip("a part of TestClaimPorts")
+	}
+	l, err := net.Listen("unix", claimName)
+	require.NoError(t, err)
+	defer l.Close()
+	_, _ = os.Stdout.WriteString("!")
+	_, _ = os.Stdin.Read(make([]byte, 1)) // until its parent ends
+}
+
+// A second daemon with another socket in one namespace ends before it has opened
+// the card, and leaves its own socket's place as it was.
+func TestSecondDaemonInANamespace(t *testing.T) {
+	first := start(t, rigOptions{}).running()
+	cfg := config.Default()
+	cfg.Socket = filepath.Join(t.TempDir(), "other.sock")
+	second := New(Options{Config: cfg, NetNS: first.ns.Path(), Open: func(context.Context) (octep.Device, error) {
+		t.Error("the card is opened")
+		return nil, context.Canceled
+	}})
+	ctx, cancel := context.WithTimeout(context.Background(), hang)
+	defer cancel()
+	err := second.Run(ctx)
+	var taken *TakenError
+	require.ErrorAs(t, err, &taken)
+	assert.Equal(t, TakenError{PID: os.Getpid(), Socket: first.d.cfg.Socket}, *taken)
+	assert.NoFileExists(t, cfg.Socket)
+	assert.Contains(t, taken.Hint(), "oxpd stop --socket "+first.d.cfg.Socket)
+	first.running()
+}

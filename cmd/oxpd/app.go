@@ -39,7 +39,8 @@ const (
 type app struct {
 	out, err io.Writer
 
-	args   []string // the command line, without the program
+	args   []string   // the command line, without the program
+	log    *logWriter // err of the daemon
 	socket string
 	json   bool
 }
@@ -77,7 +78,10 @@ func (a *app) main(ctx context.Context, args []string) int {
 	root.SetErr(a.err)
 	code := a.report(root.ExecuteContext(ctx))
 	if out.err != nil {
-		return a.report(fmt.Errorf("write standard output: %w", out.err))
+		code = a.report(fmt.Errorf("write standard output: %w", out.err))
+	}
+	if a.log != nil {
+		a.log.close(logGoodbye)
 	}
 	return code
 }

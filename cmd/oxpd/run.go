@@ -58,6 +58,8 @@ func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
 	if debug {
 		level = slog.LevelDebug
 	}
+	a.log = newLogWriter(a.err)
+	a.err = a.log // what is said at the end too: nobody may read it
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	defer ignore(log)()
 	err := daemon.New(daemon.Options{

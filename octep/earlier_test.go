@@ -10,6 +10,7 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/internal/mmio"
+	"oxpd/internal/simdev"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 )
@@ -105,4 +106,20 @@ func TestCheckFreshBeforeTheFastPathIsUp(t *testing.T) {
 	e, err = octep.Open(ctx, b.dev, octep.Config{Clock: b.card.Clock()})
 	require.NoError(t, err)
 	require.NoError(t, e.CheckFresh(), "a reset clears it")
+}
+
+// A card that is refused decodes nothing that it did not decode before.
+func TestRefusedCardDecodesNothing(t *testing.T) {
+	for _, found := range []uint32{0, csr.CfgCommandMemory} {
+		card := hwsim.New(hwsim.Options{Timeline: hwsim.Compressed()})
+		dev := simdev.New(card)
+		card.ConfigWrite(csr.CfgCommand, 2, csr.CfgCommandMemory)
+		card.Store(0, uint64(csr.InEnable.Queue(0)), 8, 1)
+		card.ConfigWrite(csr.CfgCommand, 2, found)
+		e, err := octep.Open(context.Background(), dev, octep.Config{Clock: card.Clock()})
+		require.NoError(t, err)
+		require.ErrorIs(t, e.CheckFresh(), octep.ErrEarlierRun)
+		require.NoError(t, e.PutBack())
+		assert.Equal(t, found, card.ConfigRead(csr.CfgCommand, 2))
+	}
 }

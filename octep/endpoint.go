@@ -175,6 +175,7 @@ type Endpoint struct {
 	rinfo uint64
 	rings RingInfo
 	guard *guard
+	woken bool // Open turned memory decoding on
 
 	mu     sync.Mutex // serialises reads of the barmap and progress
 	table  csr.Barmap
@@ -187,7 +188,8 @@ type Endpoint struct {
 // Open checks that dev is the card and makes it decode its BARs. It does not
 // turn on bus mastering: the caller does, with SetBusMaster, once the card is
 // found good and before the first ring is programmed. A refused device has its
-// command register put back.
+// command register put back; who finds a reason to leave the card alone later
+// calls PutBack.
 //
 // Errors: *IdentityError, *RingInfoError, mmio.ErrGone.
 func Open(ctx context.Context, dev Device, cfg Config) (*Endpoint, error) {
@@ -207,13 +209,24 @@ func Open(ctx context.Context, dev Device, cfg Config) (*Endpoint, error) {
 	if err := setCommand(dev, csr.CfgCommandMemory, true); err != nil {
 		return nil, err
 	}
+	e.woken = before&csr.CfgCommandMemory == 0
 	if err := e.readRingInfo(); err != nil {
-		if before&csr.CfgCommandMemory == 0 {
-			err = errors.Join(err, setCommand(dev, csr.CfgCommandMemory, false))
-		}
-		return nil, err
+		return nil, errors.Join(err, e.PutBack())
 	}
 	return e, nil
+}
+
+// PutBack turns memory decoding off again if Open turned it on: for a card that is
+// left alone, before it was told anything. The BARs are not touched afterwards. A
+// card that has gone has nothing to be put back.
+func (e *Endpoint) PutBack() error {
+	if !e.woken {
+		return nil
+	}
+	if err := setCommand(e.dev, csr.CfgCommandMemory, false); err != nil && !errors.Is(err, mmio.ErrGone) {
+		return err
+	}
+	return nil
 }
 
 func (e *Endpoint) identify() error {

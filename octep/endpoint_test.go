@@ -70,6 +70,35 @@ func TestOpenTurnsDecodingOnAndMasteringNot(t *testing.T) {
 	assert.EqualValues(t, 0x0402, d.cfg[csr.CfgCommand])
 }
 
+func TestPutBack(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		found, behind uint16
+	}{
+		{"decoding was off", 0x0400, 0x0400},
+		{"decoding was on", 0x0402, 0x0402},
+		{"bus mastering is somebody else's", 0x0004, 0x0004},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := newFakeDevice()
+			d.cfg[csr.CfgCommand] = uint32(tc.found)
+			e, err := Open(context.Background(), d, Config{})
+			require.NoError(t, err)
+			for range 2 {
+				require.NoError(t, e.PutBack())
+				assert.EqualValues(t, tc.behind, d.cfg[csr.CfgCommand])
+			}
+		})
+	}
+	t.Run("gone", func(t *testing.T) {
+		d := newFakeDevice()
+		e, err := Open(context.Background(), d, Config{})
+		require.NoError(t, err)
+		d.cfg[csr.CfgCommand] = csr.CfgVendorNone
+		require.NoError(t, e.PutBack())
+	})
+}
+
 func TestOpenRingInfo(t *testing.T) {
 	tests := []struct {
 		name   string

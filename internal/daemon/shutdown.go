@@ -32,7 +32,7 @@ func (d *Daemon) shutdown() error {
 	d.mu.Lock()
 	dev, rings, tx := d.dev, d.rings, d.tx
 	armed, gone, master := d.armed, d.gone, d.master
-	regions := d.regions
+	ep, regions := d.ep, d.regions
 	d.mu.Unlock()
 
 	var errs []error
@@ -96,6 +96,9 @@ func (d *Daemon) shutdown() error {
 		d.mu.Lock()
 		d.closed = true
 		d.mu.Unlock()
+		if ep != nil && !armed {
+			errs = append(errs, ep.PutBack())
+		}
 		errs = append(errs, dev.Close())
 	}
 	if card, ok := dev.(fleeting); ok && card.EndsOnClose() {

@@ -74,7 +74,7 @@ var rules = map[string][]string{
 	"internal/netlab":  append([]string{sysUnix, rtnetlink}, layouts...),
 	"internal/replay": append([]string{"hwsim", "internal/capture", "internal/netlab", "internal/daemon", "internal/daemon/client",
 		"internal/daemon/config", "internal/daemon/simcard", "octep"}, layouts...),
-	"internal/demo":     append([]string{"internal/netlab", "internal/daemon/client", sysUnix}, layouts...),
+	"internal/demo":     append([]string{"internal/netlab", "internal/replay", "internal/daemon/client", "testdata/captures", sysUnix}, layouts...),
 	"internal/rootless": {sysUnix},
 	"internal/loadtest": {},
 	"internal/archtest": {},

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/replay"
 )
 
 // hang guards what a test waits for.
@@ -185,6 +187,37 @@ func TestDaemonThatEnds(t *testing.T) {
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, talk.String(), "exit status 3")
 	assert.Contains(t, talk.String(), "no card here")
+}
+
+func TestReplayedLines(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		r    replay.Report
+		want string
+	}{
+		{
+			"all came as they were sent", replay.Report{File: "/x/a.pcap", Packets: 1200, Unaltered: 1200, Longest: 9014},
+			"  ok    a.pcap: longest frame 9,014                   1,200 of 1,200 frames byte for byte\n",
+		},
+		{
+			"one was filtered", replay.Report{File: "a.pcap", Packets: 2, Unaltered: 1, Longest: 60},
+			"  FAIL  a.pcap: longest frame 60                      1 of 2 frames byte for byte, want 2 of 2 frames byte for byte\n",
+		},
+		{
+			"all, and another one", replay.Report{File: "a.pcap", Packets: 2, Unaltered: 2, Altered: 1, Longest: 60},
+			"  FAIL  a.pcap: longest frame 60                      2 of 2 frames byte for byte, 1 altered, 0 not seen, 0 in no counter, want 2 of 2 frames byte for byte\n",
+		},
+		{
+			"a counter too many", replay.Report{File: "a.pcap", Packets: 2, Unaltered: 2, Difference: -1, Longest: 60},
+			"  FAIL  a.pcap: longest frame 60                      2 of 2 frames byte for byte, 0 altered, 0 not seen, -1 in no counter, want 2 of 2 frames byte for byte\n",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out bytes.Buffer
+			(&reporter{start: now(), out: &out}).replayed(&c.r)
+			assert.Equal(t, c.want, out.String())
+		})
+	}
 }
 
 func TestTail(t *testing.T) {

@@ -20,6 +20,14 @@
 // child with this process: nothing is left behind, however it ends. A user who is
 // not root gets all of it in a user namespace (internal/rootless).
 //
-// Left out: the ten switched ports at 9,000 (the switch caps their frames until
-// it is told otherwise), VLAN tags, IPv6.
+// Neighbours are known for good once each port has carried a ping, so that from
+// then on every frame is one that the demo sends, and "+0" can be said of counters
+// of the whole card.
+//
+// Captures are replayed on a card of their own (internal/replay), which the sums do
+// not know.
+//
+// Left out: frames that are longer than the switch's cap on its ports (the model's
+// switch can be told to pass them, this version cannot tell a real one), VLAN tags
+// and IPv6 other than in captures.
 package demo

@@ -99,9 +99,11 @@ func openLab(o Options) (_ *lab, err error) {
 	return l, nil
 }
 
-// config hangs a TAP of the far namespace at each front port.
+// config hangs a TAP of the far namespace at each front port, and knows the
+// switch as it is.
 func config() []byte {
 	var b bytes.Buffer
+	fmt.Fprintf(&b, "switch:\n  size: %d\n", switchSize)
 	fmt.Fprintf(&b, "sim:\n  timeline: compressed\n  wires:\n")
 	for _, p := range board.All() {
 		fmt.Fprintf(&b, "    %s: tap:%s@%s\n", p.Label, wireName(p), netlab.ChildFDPath(extraFar))
@@ -176,6 +178,28 @@ func (l *lab) plug() error {
 			if err := end.ns.SetUp(end.name, true); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// pin makes both ends of every wire known to each other for good. Nothing is sent
+// from then on that the demo does not send.
+func (l *lab) pin() error {
+	for _, p := range board.All() {
+		host, err := l.host.Link(p.Name)
+		if err != nil {
+			return err
+		}
+		far, err := l.far.Link(wireName(p))
+		if err != nil {
+			return err
+		}
+		if err := l.host.AddNeighbour(p.Name, farAddr(p), far.MAC); err != nil {
+			return err
+		}
+		if err := l.far.AddNeighbour(wireName(p), hostAddr(p), host.MAC); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"oxpd/internal/board"
@@ -84,7 +85,7 @@ func run(ctx context.Context, o Options, r *reporter) (err error) {
 		}
 		err = errors.Join(err, l.close())
 	}()
-	for _, part := range []func(context.Context, *lab, *reporter, board.Port) error{ports, frames, streams, sums} {
+	for _, part := range []func(context.Context, *lab, *reporter, board.Port) error{ports, frames, switchCap, streams, replays, sums} {
 		if err := part(ctx, l, r, jumbo); err != nil {
 			return err
 		}
@@ -159,7 +160,7 @@ func ports(ctx context.Context, l *lab, r *reporter, _ board.Port) error {
 		}
 	}
 	r.check("ping through every port", of(answered, board.Ports), of(board.Ports, board.Ports))
-	return nil
+	return l.pin()
 }
 
 // frames is the main job: frames over several buffers, and the edge of the MTU.
@@ -299,6 +300,19 @@ func (l *lab) refused(ctx context.Context, r *reporter, p board.Port, data int) 
 	if err != nil {
 		return err
 	}
+	if err := l.unanswered(ctx, r, p, data); err != nil {
+		return err
+	}
+	after, err := l.client.Counters(ctx)
+	if err != nil {
+		return err
+	}
+	r.grown("MTU_EXCEEDED: frames that the LIF refused", before.Get(mtuExceeded), after.Get(mtuExceeded), pingsEach)
+	return nil
+}
+
+// unanswered sends requests that must be lost.
+func (l *lab) unanswered(ctx context.Context, r *reporter, p board.Port, data int) error {
 	answered := 0
 	for range pingsEach {
 		_, err := l.far.Ping(ctx, hostAddr(p), data, silence)
@@ -308,24 +322,19 @@ func (l *lab) refused(ctx context.Context, r *reporter, p board.Port, data int) 
 			return err
 		}
 	}
-	after, err := l.client.Counters(ctx)
-	if err != nil {
-		return err
-	}
 	r.check(fmt.Sprintf("ping with %s bytes", group(uint64(data))), of(answered, pingsEach), of(0, pingsEach))
-	r.grown("MTU_EXCEEDED: frames that the LIF refused", before.Get(mtuExceeded), after.Get(mtuExceeded), pingsEach)
 	return nil
 }
 
 func of(n, total int) string { return fmt.Sprintf("%d of %d answered", n, total) }
 
 // byCommand changes the MTU with `oxpd mtu`.
-func (l *lab) byCommand(ctx context.Context, p board.Port, mtu int, r *reporter) error {
-	value := fmt.Sprint(mtu)
-	if err := l.oxpd(ctx, "mtu", p.Name, value); err != nil {
+func (l *lab) byCommand(ctx context.Context, p board.Port, mtu int, r *reporter, flags ...string) error {
+	args := append([]string{"mtu", p.Name, fmt.Sprint(mtu)}, flags...)
+	if err := l.oxpd(ctx, args...); err != nil {
 		return err
 	}
-	return l.inForce(ctx, p, mtu, r, "oxpd mtu "+p.Name+" "+value)
+	return l.inForce(ctx, p, mtu, r, "oxpd "+strings.Join(args, " "))
 }
 
 // byNetlink changes the MTU as `ip link set` does.

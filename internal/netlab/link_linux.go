@@ -104,16 +104,17 @@ func (n *NS) AddAddr(name string, addr netip.Prefix) error {
 }
 
 // AddNeighbour makes an address known by its MAC for good, so that no ARP is
-// sent for it.
+// sent for it. What the kernel has learned of it gives way.
 func (n *NS) AddNeighbour(name string, addr netip.Addr, mac net.HardwareAddr) error {
 	l, err := n.Link(name)
 	if err != nil {
 		return err
 	}
-	err = n.conn.Neigh.New(&rtnetlink.NeighMessage{
+	// Neigh.New would refuse an address that is known.
+	_, err = n.conn.Execute(&rtnetlink.NeighMessage{
 		Family: unix.AF_INET, Index: l.Index, State: unix.NUD_PERMANENT,
 		Attributes: &rtnetlink.NeighAttributes{Address: addr.AsSlice(), LLAddress: mac, IfIndex: l.Index},
-	})
+	}, unix.RTM_NEWNEIGH, unix.NLM_F_REQUEST|unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	if err != nil {
 		return fmt.Errorf("netlab: add neighbour %s to %s: %w", addr, name, err)
 	}

@@ -215,6 +215,19 @@ func TestPing(t *testing.T) {
 	})
 }
 
+func TestNeighbourGivesWay(t *testing.T) {
+	a, b := pair(t, 1500)
+	right, err := b.Link("b0")
+	require.NoError(t, err)
+	addr := netip.MustParseAddr(addrB)
+	require.NoError(t, a.AddNeighbour("a0", addr, net.HardwareAddr{2, 0, 0, 0, 0, 0x77}))
+	_, err = a.Ping(context.Background(), addr, 0, 50*time.Millisecond)
+	require.ErrorIs(t, err, ErrNoReply, "to a MAC that nobody has")
+	require.NoError(t, a.AddNeighbour("a0", addr, right.MAC))
+	_, err = a.Ping(context.Background(), addr, 0, time.Minute)
+	assert.NoError(t, err)
+}
+
 func TestIsReply(t *testing.T) {
 	request := echoRequest(7, 5)
 	reply := func(change func(ip, icmp []byte)) []byte {

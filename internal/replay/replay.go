@@ -32,6 +32,17 @@ var errNothing = errors.New("no whole packet in it")
 // *board.MTURangeError; ErrOverwrite; EPERM without the right to make a network namespace; the
 // context's; whatever kept the card from coming up.
 func Run(ctx context.Context, o Options) (*Report, error) {
+	reports, err := RunEach(ctx, o, []string{o.In})
+	if err != nil {
+		return nil, err
+	}
+	return reports[0], nil
+}
+
+// RunEach replays captures one after another into one port of one card, and
+// returns a report of each. In is theirs, and o.Out is for one capture alone: it
+// has the last one's frames. Errors are those of Run.
+func RunEach(ctx context.Context, o Options, in []string) ([]*Report, error) {
 	if o.MTU != 0 {
 		if err := board.CheckMTU(o.MTU); err != nil {
 			return nil, err
@@ -40,6 +51,23 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Pace == "" {
 		o.Pace = PaceHost
 	}
+	reports := make([]*Report, 0, len(in))
+	for _, path := range in {
+		o.In = path
+		r, err := begin(o)
+		if err != nil {
+			return nil, err
+		}
+		reports = append(reports, r)
+	}
+	if err := run(ctx, o, reports); err != nil {
+		return nil, fmt.Errorf("replay: %w", err)
+	}
+	return reports, nil
+}
+
+// begin checks a capture, whole, and opens its report.
+func begin(o Options) (*Report, error) {
 	s, err := capture.Check(o.In)
 	if err != nil {
 		return nil, err
@@ -52,8 +80,5 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	r := &Report{Schema: Schema, File: o.In, IfName: o.Port.Name, Label: o.Port.Label, Pace: o.Pace, Out: o.Out, Ends: []End{}}
 	r.about(s)
-	if err := run(ctx, o, r); err != nil {
-		return nil, fmt.Errorf("replay %s: %w", o.In, err)
-	}
 	return r, nil
 }

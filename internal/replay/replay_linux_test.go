@@ -171,6 +171,26 @@ func TestLineRate(t *testing.T) {
 	}
 }
 
+// TestEachCaptureHasItsOwnReport, though they share a card.
+func TestEachCaptureHasItsOwnReport(t *testing.T) {
+	needRoot(t)
+	var in []string
+	for _, name := range []string{"dns.pcap", "jumbo.pcapng", "dns.pcap"} {
+		in = append(in, filepath.Join(committed, name))
+	}
+	reports, err := RunEach(context.Background(), Options{Port: portOf(t, "oxp9"), MTU: 9000, RewriteMAC: true}, in)
+	require.NoError(t, err)
+	require.Len(t, reports, len(in))
+	for i, want := range []uint64{4, 16, 4} {
+		r := reports[i]
+		assert.True(t, r.OK, "%+v", r)
+		assert.Equal(t, in[i], r.File)
+		assert.Equal(t, 9000, r.MTU)
+		assert.Equal(t, want, r.Sent)
+		assert.Equal(t, want, r.Unaltered)
+	}
+}
+
 // TestCutPacketsAreNotSent: not as whole frames, and not as short ones.
 func TestCutPacketsAreNotSent(t *testing.T) {
 	needRoot(t)

@@ -48,15 +48,27 @@ type bench struct {
 	ended   chan error // of the daemon, once
 }
 
-func run(ctx context.Context, o Options, r *Report) (err error) {
+func run(ctx context.Context, o Options, reports []*Report) (err error) {
 	b := &bench{o: o}
 	defer func() { err = errors.Join(err, b.close()) }()
 	if err := b.start(ctx); err != nil {
 		return err
 	}
-	if r.MTU, err = b.bringUp(ctx); err != nil {
+	mtu, err := b.bringUp(ctx)
+	if err != nil {
 		return err
 	}
+	for _, r := range reports {
+		r.MTU = mtu
+		if err := b.replay(ctx, r); err != nil {
+			return fmt.Errorf("%s: %w", r.File, err)
+		}
+	}
+	return nil
+}
+
+// replay sends one capture and fills in its report.
+func (b *bench) replay(ctx context.Context, r *Report) error {
 	before, err := b.account(ctx)
 	if err != nil {
 		return err
@@ -210,7 +222,7 @@ func (b *bench) await(ctx context.Context, ask func() (ok bool, what string, err
 // send puts the capture on the wire and waits until every frame has ended. It
 // returns the account of what has moved since before.
 func (b *bench) send(ctx context.Context, r *Report, w *watcher, before *account) (*account, error) {
-	in, err := capture.Open(b.o.In)
+	in, err := capture.Open(r.File)
 	if err != nil {
 		return nil, err
 	}

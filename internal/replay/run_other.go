@@ -8,6 +8,6 @@ import (
 	"fmt"
 )
 
-func run(context.Context, Options, *Report) error {
+func run(context.Context, Options, []*Report) error {
 	return fmt.Errorf("network namespaces and TAP interfaces: %w", errors.ErrUnsupported)
 }

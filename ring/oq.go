@@ -71,7 +71,8 @@ type OQ struct {
 	pieces   [passPackets][1][]byte
 	gathered [passPackets][]byte // the pool's buffer behind a frame, nil for none
 
-	cnt oqCounters
+	cnt  oqCounters
+	inst instruments
 }
 
 // stuck remembers since when the queue has been unable to go on, and where.
@@ -400,7 +401,9 @@ func (o *OQ) credit() error {
 		o.returned += uint64(give)
 		o.cnt.returned.Store(o.returned)
 	}
-	o.cnt.carry.Store(uint64(o.owed))
+	if carry := uint64(o.owed); carry != o.cnt.carry.Load() { // seldom: a store of this kind is a locked one
+		o.cnt.carry.Store(carry)
+	}
 	return nil
 }
 
@@ -419,9 +422,11 @@ func (o *OQ) take(n int) (took int) {
 		start   = o.read
 		frames  int // waiting for delivery
 		spans   int // of them gathered
-		bytes   uint64
 		end     = min(n, passPackets)
 		dropped uint64
+		at      uint32 // first entry of the last packet
+		foreign = none // the last packet that no interface owns, likewise
+		span    = none // and the last of more than one buffer
 	)
 	for took < end && o.read-start < passBuffers {
 		l, full := length(o.word(o.read))
@@ -432,7 +437,7 @@ func (o *OQ) take(n int) (took int) {
 		if o.read-start+uint32(bufs) > wire.OQEntries {
 			break // the entries behind it are this pass's own
 		}
-		at := o.read
+		at = o.read
 		o.read += uint32(bufs)
 		took++
 		if l > wire.MaxLength || wire.Buffers(int(l)) != bufs {
@@ -440,8 +445,8 @@ func (o *OQ) take(n int) (took int) {
 			continue
 		}
 		frameBytes := int(l) - wire.LenOverhead
-		bytes += uint64(frameBytes)
 		if bufs > 1 {
+			span = int64(at)
 			o.cnt.spans.Add(1)
 			o.cnt.spanBufs.Add(uint64(bufs - 1))
 			if l > o.cnt.spanMax.Load() {
@@ -458,6 +463,7 @@ func (o *OQ) take(n int) (took int) {
 			continue
 		case Unowned:
 			o.cnt.untagged.Add(1)
+			foreign = int64(at)
 			continue
 		case Pass, Divert, Sample:
 		}
@@ -485,13 +491,13 @@ func (o *OQ) take(n int) (took int) {
 	if frames > 0 {
 		o.deliver(frames)
 	}
+	o.snapshot(int64(at), foreign, span)
 	for i := start; i != o.read; i++ {
 		o.poison(i)
 	}
 	o.moved(o.read - start)
 	o.taken += uint64(took)
 	o.cnt.done.Add(uint64(took))
-	o.cnt.bytes.Add(bytes)
 	if dropped > 0 {
 		o.cnt.dropped.Add(dropped)
 	}

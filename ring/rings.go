@@ -142,7 +142,7 @@ func (r *Rings) allocate() error {
 	for q := range wire.OQs {
 		o := &OQ{
 			n: q, regs: r.cfg.BAR0, rec: record(1 + q), verdict: r.cfg.Verdict, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
-			cnts: csr.OutCnts.Queue(q), status: csr.OutIntStatus.Queue(q), bell: csr.OutSlistDBell.Queue(q),
+			cnts: csr.OutCnts.Queue(q), status: csr.OutIntStatus.Queue(q), bell: csr.OutSlistDBell.Queue(q), inst: newInstruments(),
 		}
 		o.grant = int32(wire.Grant(wire.OQEntries, r.cfg.Watermark))
 		o.ceiling.Store(o.grant)

@@ -9,7 +9,7 @@ import (
 // oqCounters are the counters of one output queue. Whoever holds the queue's
 // visit writes, anybody reads.
 type oqCounters struct {
-	done, bytes                                atomic.Uint64
+	done                                       atomic.Uint64
 	untagged, dropped                          atomic.Uint64
 	spans, spanBufs, spanMax, spanNoBuf        atomic.Uint64
 	long, short, resync, skipped, ghosts       atomic.Uint64
@@ -32,8 +32,9 @@ type iqCounters struct {
 type OQStats struct {
 	Ring        int    `json:"ring"`
 	Done        uint64 `json:"rx_done"`
-	Seen        uint64 `json:"rx_seen"`      // buffers found written at the last Census
-	Delivered   uint64 `json:"rx_delivered"` // handed to the sink
+	Seen        uint64 `json:"rx_seen"`       // buffers found written at the last Census
+	Delivered   uint64 `json:"rx_delivered"`  // handed to the sink
+	PrefixSeq   uint64 `json:"rx_prefix_seq"` // snapshots taken for Instruments
 	Untagged    uint64 `json:"rx_untagged"`
 	Dropped     uint64 `json:"rx_filtered"` // verdict Drop
 	Spans       uint64 `json:"rx_spans"`
@@ -98,6 +99,7 @@ func (s *OQStats) add(q *OQStats) {
 	s.Done += q.Done
 	s.Seen += q.Seen
 	s.Delivered += q.Delivered
+	s.PrefixSeq += q.PrefixSeq
 	s.Untagged += q.Untagged
 	s.Dropped += q.Dropped
 	s.Spans += q.Spans
@@ -168,6 +170,7 @@ func (r *Rings) Stats() Stats {
 	s := Stats{CreditUnit: 1, Queues: make([]OQStats, len(r.oqs))}
 	for i, o := range r.oqs {
 		s.Queues[i] = o.cnt.stats(i)
+		_, s.Queues[i].PrefixSeq = o.inst.last.get()
 		s.add(&s.Queues[i])
 	}
 	s.Ring = -1

@@ -87,10 +87,13 @@ func parseMTU(s string) (int, error) {
 }
 
 func (a *app) statsCommand() *cobra.Command {
-	rings := false
+	rings, instruments := false, false
 	cmd := a.jsonFlag(&cobra.Command{
 		Use: "stats [PORT]", Short: "oxpd's own counters", Args: args(0, 1),
-		Long: "Shows the counters of the device, the ports and their sum, or those of one port.",
+		Long: "Shows the counters of the device, the ports and their sum, or those of one port.\n" +
+			"With --instruments it shows instead how the last packets of each ring began in memory, for finding out what the card writes:\n" +
+			"the 82 bytes of prefix, and of the frame 22 bytes, the longest Ethernet header. They are of users' frames: MAC addresses, and no\n" +
+			"address or data of higher layers as long as the prefix is what it should be.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) == 1 {
@@ -100,11 +103,23 @@ func (a *app) statsCommand() *cobra.Command {
 				}
 				name = p.Name
 			}
-			if rings && name != "" {
+			switch {
+			case rings && instruments:
+				return &usageError{errors.New("--rings and --instruments are two documents: ask for one"), cmd.UseLine()}
+			case rings && name != "":
 				return &usageError{errors.New("--rings is about the device: it takes no PORT"), cmd.UseLine()}
+			case instruments && name != "":
+				return &usageError{errors.New("--instruments is about the device: it takes no PORT"), cmd.UseLine()}
 			}
 			ctx, cancel := ask(cmd, readLimit)
 			defer cancel()
+			if instruments {
+				in, err := a.client().Instruments(ctx)
+				if err != nil {
+					return err
+				}
+				return show(a, in, printInstruments)
+			}
 			s, err := a.client().Stats(ctx, name)
 			switch {
 			case err != nil:
@@ -118,6 +133,7 @@ func (a *app) statsCommand() *cobra.Command {
 		},
 	})
 	cmd.Flags().BoolVar(&rings, "rings", false, "show each output ring's part, intr_taken by vector among them (--json has it always)")
+	cmd.Flags().BoolVar(&instruments, "instruments", false, "show how the last packets of each ring began in memory")
 	return cmd
 }
 

@@ -113,6 +113,8 @@ func TestUsage(t *testing.T) {
 		{"mtu of an unknown port with a value", []string{"mtu", "eth0", "1500"}, 2, `unknown port "eth0"`, ""},
 		{"stats of an unknown port", []string{"stats", "PortF5"}, 2, `unknown port "PortF5"`, ""},
 		{"stats of the rings of a port", []string{"stats", "PortF1", "--rings"}, 2, "--rings is about the device: it takes no PORT", ""},
+		{"stats of the instruments of a port", []string{"stats", "PortF1", "--instruments"}, 2, "--instruments is about the device: it takes no PORT", ""},
+		{"stats of two documents", []string{"stats", "--rings", "--instruments"}, 2, "ask for one", ""},
 		{"mtu without a port", []string{"mtu"}, 2, "hint: usage: oxpd mtu PORT [VALUE]", ""},
 		{"mtu with too much", []string{"mtu", "oxp9", "1500", "1600"}, 2, `oxpd: mtu: "1600" is one argument too many`, ""},
 		{"mtu without a port names it", []string{"mtu"}, 2, "oxpd: mtu: PORT is missing", ""},
@@ -328,7 +330,7 @@ func TestDaemon(t *testing.T) {
 	}, hang, 20*time.Millisecond)
 
 	t.Run("reading commands print a document", func(t *testing.T) {
-		for _, args := range [][]string{{"status"}, {"ports"}, {"mtu", "F1"}, {"stats"}, {"stats", "Port3"}, {"counters"}} {
+		for _, args := range [][]string{{"status"}, {"ports"}, {"mtu", "F1"}, {"stats"}, {"stats", "--rings"}, {"stats", "--instruments"}, {"stats", "Port3"}, {"counters"}} {
 			r := ask(args...)
 			assert.Equal(t, 0, r.code, "%v: %+v", args, r)
 			assert.NotEmpty(t, r.out)

@@ -168,6 +168,33 @@ func printRingStats(w io.Writer, s *client.Stats) {
 	})
 }
 
+// printInstruments shows how the last packets began, 16 bytes a line.
+func printInstruments(w io.Writer, in *client.Instruments) {
+	fmt.Fprintf(w, "rx_prefix_seq %d\n", in.PrefixSeq)
+	for _, r := range in.Rings {
+		if r.PrefixSeq == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\nring %d, rx_prefix_seq %d\n", r.Ring, r.PrefixSeq)
+		for _, x := range []struct {
+			name  string
+			bytes client.Hex
+		}{
+			{"last prefix", r.LastPrefix}, {"last frame head", r.LastFrameHead},
+			{"last untagged prefix", r.LastUntaggedPrefix}, {"last untagged head", r.LastUntaggedHead},
+			{"last span prefix", r.LastSpanPrefix}, {"last span head", r.LastSpanHead},
+		} {
+			if len(x.bytes) == 0 {
+				continue
+			}
+			fmt.Fprintf(w, "  %s\n", x.name)
+			for at := 0; at < len(x.bytes); at += 16 {
+				fmt.Fprintf(w, "    %3d  % x\n", at, []byte(x.bytes[at:min(at+16, len(x.bytes))]))
+			}
+		}
+	}
+}
+
 func printSums(w io.Writer, s *client.Sums) {
 	switch {
 	case s.Accounted:

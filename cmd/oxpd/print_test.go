@@ -138,6 +138,13 @@ func TestOutput(t *testing.T) {
 	both(t, "stats-rings", &rings, printRingStats)
 	early := *stats
 	both(t, "stats-rings-early", &early, printRingStats)
+	prefix := make(client.Hex, 82)
+	copy(prefix, []byte{0, 0, 0, 0, 0, 0, 0x06, 0x34, 0, 0, 0, 0, 0, 0, 0x03, 0x80, 0, 1})
+	arp := client.Hex{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 1, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1}
+	both(t, "instruments", &client.Instruments{Schema: 1, PrefixSeq: 9, Rings: []client.RingInstruments{
+		{Ring: 0, PrefixSeq: 9, LastPrefix: prefix, LastFrameHead: arp, LastUntaggedPrefix: prefix, LastUntaggedHead: client.Hex{0xef, 0xef}},
+		{Ring: 1},
+	}}, printInstruments)
 	busy := *stats
 	busy.Sums = client.Sums{Taken: 16, Addends: map[string]uint64{"rx_packets": 12}, Difference: 4}
 	both(t, "stats-busy", &busy, printStats)

@@ -14,6 +14,7 @@ import (
 
 	"oxpd/internal/port"
 	"oxpd/ring"
+	"oxpd/ring/wire"
 	"oxpd/rpc/msg"
 )
 
@@ -23,6 +24,7 @@ var meanings = []struct{ name, moves string }{
 	{"rx_done", "a packet is taken from an output queue; control messages and drops included"},
 	{"rx_seen", "a snapshot: buffers of the rings that the card has written and nobody has taken, as found by this reading of the counters; the buffers of packets that are just being taken included. 0 at rest, up to 8,192 where rings are left"},
 	{"rx_delivered", "of those, handed on to the ports' interfaces"},
+	{"rx_prefix_seq", "`oxpd stats --instruments` has another last packet of a ring: once a pass that took something"},
 	{"rx_untagged", "a packet whose tag no interface owns, tag 254 (control and statistics messages) included"},
 	{"rx_filtered", "a packet that the verdict dropped where the device wrote it"},
 	{"rx_spans", "a packet of more than one buffer, delivered or not"},
@@ -167,6 +169,14 @@ func counters(root string) (string, error) {
 	if err := table(tags(reflect.TypeFor[ring.Stats]())); err != nil {
 		return "", err
 	}
+	d.section("Instruments")
+	d.text("`oxpd stats --instruments` shows, for each ring, how the last packet of the last pass began in memory (`last_prefix`, `last_frame_head`), " +
+		"and the last that no interface owned and the last span (`last_untagged_prefix`, `last_untagged_head`, `last_span_prefix`, `last_span_head`): " +
+		fmt.Sprintf("the %d bytes of prefix and %d bytes of frame. ", wire.PrefixSize, ring.HeadBytes) +
+		"That is an Ethernet header with two VLAN tags; behind one without tags, eight bytes of layer 3, which end before the first address of IPv4, IPv6 and ARP. " +
+		"A packet whose prefix is shorter than it should be shows more of its frame in place of the prefix; no interface owns such a packet. " +
+		"They are bytes of users' frames: like everything on the control socket they are for root. " +
+		"`rx_prefix_seq` goes up with each last packet; one a pass is copied.")
 	d.section("Of one port")
 	var names []string
 	port.Stats{}.Each(func(name string, _ uint64) { names = append(names, name) })

@@ -42,6 +42,7 @@ type control interface {
 	mtu(p board.Port) client.MTU
 	setMTU(ctx context.Context, p board.Port, mtu int, force bool) (client.MTU, error)
 	stats(only *board.Port) client.Stats
+	instruments() client.Instruments
 	counters(ctx context.Context) (client.Counters, error)
 	stop(ctx context.Context, teardown bool) (client.StopResult, error)
 }
@@ -103,6 +104,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 		}
 		answer(w, c.stats(&p), nil)
 	})
+	mux.HandleFunc("GET /v1/instruments", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.instruments(), nil) })
 	mux.HandleFunc("GET /v1/counters", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), countersLimit)
 		defer cancel()
@@ -121,7 +123,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 		answer(w, v, err)
 	})
 	for path, methods := range map[string]string{
-		"/v1/status": "GET", "/v1/ports": "GET", "/v1/ports/{port}/mtu": "GET, PUT", "/v1/stats": "GET", "/v1/counters": "GET", "/v1/stop": "POST",
+		"/v1/status": "GET", "/v1/ports": "GET", "/v1/ports/{port}/mtu": "GET, PUT", "/v1/stats": "GET", "/v1/instruments": "GET", "/v1/counters": "GET", "/v1/stop": "POST",
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", methods)

@@ -50,6 +50,9 @@ func (f *fakeControl) stats(only *board.Port) client.Stats {
 	}
 	return s
 }
+func (f *fakeControl) instruments() client.Instruments {
+	return client.Instruments{Schema: client.Schema, PrefixSeq: 5, Rings: []client.RingInstruments{{Ring: 2, PrefixSeq: 5, LastPrefix: client.Hex{0, 0x86}}}}
+}
 func (f *fakeControl) counters(ctx context.Context) (client.Counters, error) {
 	if f.release != nil {
 		select {
@@ -106,6 +109,9 @@ func TestClientAndServer(t *testing.T) {
 	st, err := c.Stats(ctx, "oxp3")
 	require.NoError(t, err)
 	assert.Equal(t, "oxp3", st.Ports[0].IfName)
+	in, err := c.Instruments(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, f.instruments(), *in)
 	cnt, err := c.Counters(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, uint64(3), cnt.Get("FROM_WIRE_DROP_MTU_EXCEEDED"))

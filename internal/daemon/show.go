@@ -297,6 +297,27 @@ func (d *Daemon) stats(only *board.Port) client.Stats {
 	return out
 }
 
+// instruments implements control.
+func (d *Daemon) instruments() client.Instruments {
+	d.mu.Lock()
+	rings := d.rings
+	d.mu.Unlock()
+	out := client.Instruments{Schema: client.Schema, Rings: []client.RingInstruments{}}
+	if rings == nil {
+		return out
+	}
+	for _, in := range rings.Instruments() {
+		out.PrefixSeq += in.PrefixSeq
+		out.Rings = append(out.Rings, client.RingInstruments{
+			Ring: in.Ring, PrefixSeq: in.PrefixSeq,
+			LastPrefix: in.Last.Prefix, LastFrameHead: in.Last.Head,
+			LastUntaggedPrefix: in.Untagged.Prefix, LastUntaggedHead: in.Untagged.Head,
+			LastSpanPrefix: in.Span.Prefix, LastSpanHead: in.Span.Head,
+		})
+	}
+	return out
+}
+
 // wired is a simulated card, which knows what happens on its wires.
 type wired interface{ WireStats() []client.WireStats }
 

@@ -1,11 +1,17 @@
 package daemon
 
 import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
 	"oxpd/internal/port"
 	"oxpd/ring"
 )
@@ -33,4 +39,67 @@ func TestSumsHaveEveryDispositionOfAPort(t *testing.T) {
 			assert.EqualValues(t, 3, rx.Packets+rx.Errors+rx.Dropped, "in the names of ip, once")
 		})
 	}
+}
+
+// spelled are the names of datapath.md 4 that are written for people there.
+var spelled = map[string]string{
+	"quiesce waits": "quiesce_waits", "longest": "quiesce_longest_us",
+	"last prefix": "last_prefix", "last frame head": "last_frame_head",
+	"last untagged head": "last_untagged_head", "last span head": "last_span_head",
+}
+
+// countersOfThePage reads section 4 of datapath.md: the first column of its table,
+// and the line of those per interface.
+func countersOfThePage(t *testing.T) (device, iface []string) {
+	page, err := os.ReadFile("../../docs/hardware/datapath.md")
+	require.NoError(t, err)
+	_, section, ok := strings.Cut(string(page), "\n## 4. Driver counters and invariants\n")
+	require.True(t, ok, "section 4")
+	section, _, _ = strings.Cut(section, "\n## ")
+	split := func(list string) (names []string) {
+		for _, name := range regexp.MustCompile(`, | / `).Split(list, -1) {
+			name, _, _ = strings.Cut(strings.TrimSpace(name), " (") // rx_done (datapath)
+			if s, ok := spelled[name]; ok {
+				name = s
+			}
+			require.Regexp(t, `^[a-z_]+$`, name, "a name that nobody knows how to write")
+			names = append(names, name)
+		}
+		return names
+	}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]+) \|`).FindAllStringSubmatch(section, -1) {
+		if row[1] != "counter" {
+			device = append(device, split(row[1])...)
+		}
+	}
+	line := regexp.MustCompile(`(?m)^Per interface: ([^.]+)\.`).FindStringSubmatch(section)
+	require.NotNil(t, line, "the counters per interface")
+	return device, split(line[1])
+}
+
+// A12: oxpd shows all counters of datapath.md 4 under those names, also before
+// there are rings.
+func TestEveryCounterOfThePageIsShown(t *testing.T) {
+	device, iface := countersOfThePage(t)
+	require.Len(t, device, 33, "names in the table")
+	require.Len(t, iface, 6, "names per interface")
+
+	d := New(Options{})
+	stats := d.stats(nil)
+	shown, err := json.Marshal(client.RingInstruments{})
+	require.NoError(t, err)
+	var instruments map[string]any
+	require.NoError(t, json.Unmarshal(shown, &instruments))
+	for _, name := range device {
+		_, counter := stats.Device[name]
+		_, instrument := instruments[name]
+		assert.True(t, counter || instrument, "%s is not shown", name)
+	}
+	require.Len(t, stats.Ports, board.Ports)
+	for _, p := range stats.Ports {
+		for _, name := range iface {
+			assert.Contains(t, p.Counters, name, p.IfName)
+		}
+	}
+	assert.Equal(t, client.Instruments{Schema: client.Schema, Rings: []client.RingInstruments{}}, d.instruments())
 }

@@ -140,6 +140,11 @@ func (c *Client) Stats(ctx context.Context, port string) (*Stats, error) {
 	return get[Stats](ctx, c, path)
 }
 
+// Instruments reads how the last packets began in memory.
+func (c *Client) Instruments(ctx context.Context) (*Instruments, error) {
+	return get[Instruments](ctx, c, "/v1/instruments")
+}
+
 // Counters reads the coprocessor's counters.
 func (c *Client) Counters(ctx context.Context) (*Counters, error) {
 	return get[Counters](ctx, c, "/v1/counters")

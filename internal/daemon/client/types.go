@@ -1,6 +1,9 @@
 package client
 
-import "fmt"
+import (
+	"encoding/hex"
+	"fmt"
+)
 
 // Schema is the number in each document.
 const Schema = 1
@@ -222,6 +225,44 @@ type Stats struct {
 type RingStats struct {
 	Ring     int               `json:"ring"`
 	Counters map[string]uint64 `json:"counters"`
+}
+
+// Instruments are how the last packets began in memory, by output queue.
+type Instruments struct {
+	Schema    int               `json:"schema"`
+	PrefixSeq uint64            `json:"rx_prefix_seq"` // of all rings
+	Rings     []RingInstruments `json:"rings"`         // empty before the rings are programmed
+}
+
+// RingInstruments are those of one output queue; each is empty while there was no
+// such packet. A prefix is 82 bytes, the length word first (datapath.md 3.3), a head
+// the first 22 bytes of the frame: Ethernet header and two VLAN tags, or eight bytes
+// of layer 3, or all of a shorter frame.
+type RingInstruments struct {
+	Ring               int    `json:"ring"`
+	PrefixSeq          uint64 `json:"rx_prefix_seq"` // snapshots of the last packet, one a pass
+	LastPrefix         Hex    `json:"last_prefix"`
+	LastFrameHead      Hex    `json:"last_frame_head"`      // of the same packet
+	LastUntaggedPrefix Hex    `json:"last_untagged_prefix"` // of a packet that no interface owned
+	LastUntaggedHead   Hex    `json:"last_untagged_head"`
+	LastSpanPrefix     Hex    `json:"last_span_prefix"` // of a packet of more than one buffer
+	LastSpanHead       Hex    `json:"last_span_head"`
+}
+
+// Hex is bytes that are written as hexadecimal digits.
+type Hex []byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (h Hex) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (h *Hex) UnmarshalText(text []byte) error {
+	b, err := hex.AppendDecode(nil, text)
+	if err != nil {
+		return fmt.Errorf("decode hexadecimal digits: %w", err)
+	}
+	*h = b
+	return nil
 }
 
 // WireStats tell where the frames of a simulated card's wire ended. Each frame

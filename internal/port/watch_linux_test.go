@@ -111,10 +111,10 @@ func TestWatchMTU(t *testing.T) {
 		if l.Gone || l.MTU == want {
 			return
 		}
-		assert.NoError(t, p.SetMTU(context.Background(), want))
 		mu.Lock()
 		putBack++
 		mu.Unlock()
+		assert.NoError(t, p.SetMTU(context.Background(), want))
 	})
 	eventually(t, "first report", func() bool { mu.Lock(); defer mu.Unlock(); return reports > 0 })
 	q := query(t, ns)
@@ -124,13 +124,12 @@ func TestWatchMTU(t *testing.T) {
 	}
 	eventually(t, "put back", func() bool { return state(t, ns, p.Index()).MTU == want })
 	mu.Lock()
-	n := reports
+	n, before := reports, putBack
 	mu.Unlock()
-	assert.LessOrEqual(t, putBack, foreign)
-	assert.NotZero(t, putBack)
+	assert.LessOrEqual(t, before, foreign)
+	assert.NotZero(t, before)
 
 	// A change of our own is reported as the state that we want: nothing to do.
-	before := putBack
 	require.NoError(t, p.SetMTU(context.Background(), want))
 	ip(t, ns, "link set oxp9 txqueuelen 100")
 	eventually(t, "a report", func() bool { mu.Lock(); defer mu.Unlock(); return reports > n })

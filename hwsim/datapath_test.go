@@ -270,12 +270,36 @@ func TestWireRefusals(t *testing.T) {
 	}
 	stat := func(f func(s WireStats) uint64) verdict { return verdict{f, -1} }
 	cnt := func(i int) verdict { return verdict{func(s WireStats) uint64 { return s.Passed }, i} }
+	set := func(h *ringHost, a msg.Attr, v uint32) {
+		h.c.lock()
+		h.c.target.attrSet(h.c.target.agentPort(tag1), a, [2]uint32{v})
+		h.c.leave()
+	}
+	l2 := func(h *ringHost) {
+		l, _ := h.c.LIF(0)
+		l.Fwd = msg.FwdL2
+		h.c.SetLIF(0, &l)
+	}
 	tests := map[string]struct {
 		tag    uint16
 		n      int
 		before func(h *ringHost, f []byte)
 		want   verdict
 	}{
+		"port lowered": {tag: tag1, n: 60, before: func(h *ringHost, f []byte) { set(h, msg.AttrState, 0) }, want: stat(func(s WireStats) uint64 { return s.LinkDown })},
+		"foreign address, L2 alone": {tag: tag1, n: 60, before: func(h *ringHost, f []byte) {
+			f[5] ^= 1
+			l2(h)
+		}, want: stat(func(s WireStats) uint64 { return s.Filtered })},
+		"foreign address, promiscuous alone": {tag: tag1, n: 60, before: func(h *ringHost, f []byte) {
+			f[5] ^= 1
+			set(h, msg.AttrPromisc, 1)
+		}, want: cnt(msg.CntDropLIFNotMyMAC)},
+		"foreign address, promiscuous and L2": {tag: tag1, n: 60, before: func(h *ringHost, f []byte) {
+			f[5] ^= 1
+			set(h, msg.AttrPromisc, 1)
+			l2(h)
+		}, want: cnt(msg.CntToKNForced)},
 		"13 bytes":              {tag: tagF1, n: 13, want: stat(func(s WireStats) uint64 { return s.Runt })},
 		"longer than the MAC":   {tag: tagF1, n: macFrame + 1, want: stat(func(s WireStats) uint64 { return s.Oversize })},
 		"as long as the MAC":    {tag: tagF1, n: macFrame, want: cnt(msg.CntDropMTUExceeded)},
@@ -1051,6 +1075,13 @@ func TestLinkAndCapOnTheWayOut(t *testing.T) {
 	h.settled()
 	assert.Equal(t, WireStats{Out: 1, OutSwitchDropped: 1, OutLinkDown: 1}, h.wire(tag1).Stats())
 	assert.EqualValues(t, 3, h.c.Counter(msg.CntTXWire), "the coprocessor sent all of them")
+
+	h.c.lock()
+	h.c.target.setAdmin(h.c.target.agentPort(tagF1), false)
+	h.c.leave()
+	h.send(tagF1, make([]byte, 60))
+	h.settled()
+	assert.Equal(t, WireStats{OutLinkDown: 1}, h.wire(tagF1).Stats(), "a port that was lowered")
 }
 
 // F11: what another ring than 0 posts is taken for the wire and dropped.

@@ -96,6 +96,31 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// rpc-lif.md 5.2: each bit changes its field and no other.
+func TestEachMaskBitIsOneField(t *testing.T) {
+	base := msg.LIF{MAC: [6]byte{2, 0xc8, 0x52, 0, 0, 0x0a}, MTU: 1500, Fwd: msg.FwdL3}
+	other := msg.LIF{MAC: [6]byte{2, 9, 9, 9, 9, 9}, MTU: 9000, Fwd: msg.FwdL2, AdminDisabled: true, OffloadDisabled: true, Representor: 4095}
+	with := func(fn func(*msg.LIF)) msg.LIF { l := base; fn(&l); return l }
+	for _, tc := range []struct {
+		mask msg.LIFMask
+		want msg.LIF
+	}{
+		{0x01, with(func(l *msg.LIF) { l.MAC = other.MAC })},
+		{0x02, with(func(l *msg.LIF) { l.MTU = 9000 })},
+		{0x04, with(func(l *msg.LIF) { l.Fwd = msg.FwdL2 })},
+		{0x08, with(func(l *msg.LIF) { l.AdminDisabled = true })},
+		{0x10, with(func(l *msg.LIF) { l.OffloadDisabled = true })},
+		{0x20, with(func(l *msg.LIF) { l.Representor = 4095 })},
+		{0x40, base},
+		{0x80, base},
+	} {
+		table := newLIFTable(false)
+		table.set(0, &lifEntry{base})
+		require.Equal(t, msg.RCOK, table.update(msg.LIFUpdateReq{LIF: other, Mask: tc.mask}, false, true))
+		assert.Equal(t, tc.want, table.entry(0).LIF, "mask %#x", tc.mask)
+	}
+}
+
 func TestGateAllocatesNothing(t *testing.T) {
 	l := newLIFTable(false)
 	l.bind(msg.PPort{Iface: 10, Tag: 1})

@@ -57,6 +57,8 @@ type target struct {
 	rpc   rpcTarget
 	agent netAgent
 
+	agentGen uint64 // counts restarts of NetAgent alone
+
 	uplink, phantom portState
 	trainings       uint64
 
@@ -210,7 +212,7 @@ func (t *target) openHostPort() {
 	t.c.sliScratch |= 1
 	t.rpcUp()
 	t.publish()
-	t.after(t.tl.AgentUp, t.agentUp)
+	t.afterAgent(t.tl.AgentUp, t.agentUp)
 	if t.c.o.ClearLIFs {
 		t.after(t.tl.TableClear, t.c.lifs.clear)
 	}
@@ -242,7 +244,7 @@ func (t *target) doorbell(spi uint32) {
 	case spi >= spiRPC:
 		t.rpcDoorbell(spi - spiRPC)
 	case spi == spiFirst+csr.FacNWA:
-		t.after(t.tl.AgentNudge, t.agentLook)
+		t.afterAgent(t.tl.AgentNudge, t.agentLook)
 	}
 }
 

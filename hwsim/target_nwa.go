@@ -1,6 +1,11 @@
 package hwsim
 
-import "oxpd/rpc/msg"
+import (
+	"time"
+
+	"oxpd/internal/board"
+	"oxpd/rpc/msg"
+)
 
 // agentState is where NetAgent's half of the mailbox stands (rpc-lif.md 7).
 type agentState uint8
@@ -39,6 +44,16 @@ const (
 
 func (t *target) nwaWindow() []byte { return t.c.win[winNWA : winNWA+facSize] }
 
+// afterAgent is after for NetAgent: void once it was ended or started again.
+func (t *target) afterAgent(d time.Duration, fn func()) {
+	gen := t.agentGen
+	t.after(d, func() {
+		if t.agentGen == gen {
+			fn()
+		}
+	})
+}
+
 // agentUp publishes the mailbox: the cookie appears long after the window.
 func (t *target) agentUp() {
 	if !t.fastPathUp || t.agent.up {
@@ -52,7 +67,7 @@ func (t *target) agentUp() {
 	le.PutUint32(w[msg.NWAEventLen:], msg.NWAEvent)
 	le.PutUint32(w[msg.NWACookie:], msg.NWAMagic)
 	t.agent = netAgent{up: true}
-	t.after(t.tl.AgentTick, t.agentTick)
+	t.afterAgent(t.tl.AgentTick, t.agentTick)
 }
 
 func (t *target) agentTick() {
@@ -63,7 +78,7 @@ func (t *target) agentTick() {
 		t.agentSettled()
 	}
 	t.agentLook()
-	t.after(t.tl.AgentTick, t.agentTick)
+	t.afterAgent(t.tl.AgentTick, t.agentTick)
 }
 
 // agentLook looks at TURN, after a doorbell or a tick. The target never writes
@@ -82,19 +97,25 @@ func (t *target) agentLook() {
 			t.c.report("nwa-length", "request of %d bytes", n)
 			n = msg.NWAReqSize
 		}
-		// The window is larger than the longest request.
-		_ = a.req.Decode(w[msg.NWARequest:])
-		a.reply = msg.NWARequest + int(n)
-		a.state = agentBusy
-		t.after(t.tl.AgentAnswer+t.c.faults.AgentDelay, t.agentAnswer)
+		t.agentTake(int(n))
+		t.afterAgent(t.tl.AgentAnswer+t.c.faults.AgentDelay, t.agentAnswer)
 	case a.state == agentHeld && turn == msg.TurnAck:
 		if t.rng.IntN(nwaTickOneIn) == 0 {
 			a.state = agentTickWait
 			return
 		}
 		a.state = agentSettling
-		t.after(t.between(t.tl.AgentSettle, t.tl.AgentSettleTo), t.agentSettled)
+		t.afterAgent(t.between(t.tl.AgentSettle, t.tl.AgentSettleTo), t.agentSettled)
 	}
+}
+
+// agentTake takes a request of n bytes out of the window.
+func (t *target) agentTake(n int) {
+	a := &t.agent
+	// The window is larger than the longest request.
+	_ = a.req.Decode(t.nwaWindow()[msg.NWARequest:])
+	a.reply = msg.NWARequest + n
+	a.state = agentBusy
 }
 
 func (t *target) agentSettled() {
@@ -262,4 +283,48 @@ func (t *target) attrGet(p *portState, a msg.Attr) (payload []byte, ok bool) {
 		return words(0, 10000, 1)
 	}
 	return nil, false
+}
+
+// RestartAgent ends NetAgent and starts it again: the mailbox is blank until the
+// cookie is back, and every port is as after a coprocessor start: down, no address
+// named, filters closed, its address zero until it is raised. The LIFs stay. What
+// a real restart does to the ports is not on record; this is the worst. Functional.
+func (c *Card) RestartAgent() {
+	c.lock()
+	c.target.agentRestart()
+	c.leave()
+}
+
+func (t *target) agentRestart() {
+	if !t.fastPathUp {
+		return
+	}
+	t.agentGen++
+	t.agent = netAgent{}
+	clear(t.nwaWindow())
+	t.resetPorts()
+	t.afterAgent(t.tl.AgentUp, t.agentUp)
+}
+
+// StrandAgent leaves NetAgent's mailbox as a process does that died with its
+// request answered and not acknowledged (F16). It returns false, and does nothing,
+// while somebody else holds the mailbox or NetAgent does not serve it. Functional.
+func (c *Card) StrandAgent() bool {
+	c.lock()
+	defer c.leave()
+	return c.target.agentStrand()
+}
+
+func (t *target) agentStrand() bool {
+	a, w := &t.agent, t.nwaWindow()
+	if !a.up || a.dead || t.c.faults.AgentSilent || a.state != agentIdle || le.Uint32(w[msg.NWATurn:]) == msg.TurnRequest {
+		return false
+	}
+	r := msg.NWARequestMsg{Op: msg.OpGet, Sub: uint32(msg.AttrState), Port: uint32(board.ByIndex(0).Tag)}
+	copy(w[msg.NWARequest:], r.Append(nil))
+	le.PutUint32(w[msg.NWAReqLen:], msg.NWAReqSize)
+	le.PutUint32(w[msg.NWATurn:], msg.TurnRequest)
+	t.agentTake(msg.NWAReqSize)
+	t.agentAnswer()
+	return true
 }

@@ -222,6 +222,84 @@ func TestAgentStrandedReply(t *testing.T) {
 	assert.Equal(t, uint32(9), h.ask(4, 0, 1).bytes)
 }
 
+func TestRestartAgent(t *testing.T) {
+	h := newMiniHost(t).rpc()
+	require.Zero(t, h.call(3, readHex(t, "testdata/lif_add_update.hex")["create-portf1"]).rc)
+	require.True(t, h.wait(time.Second, func() bool { return h.r32(tNWA) != 0 }))
+	ports := []uint32{0, 1, 0x8100}
+	for _, port := range ports {
+		require.Zero(t, h.ask(3, 0, port, 1).status)
+		require.Zero(t, h.ask(3, 3, port, 0x0052c802, 0x0700).status)
+		require.Zero(t, h.ask(3, 0x45, port, 1).status)
+		require.Zero(t, h.ask(3, 0x46, port, 1).status)
+	}
+	h.advance(time.Second)
+	require.Equal(t, []byte{1}, h.ask(4, 0, 0x8100).payload[:1])
+
+	// In the middle of a request, which is never answered.
+	h.w32(tNWA+0x34, 1)
+	h.w32(tNWA+0x1c, 32)
+	h.w32(tNWA+0x18, 1)
+	h.bell(154)
+	h.advance(Compressed().AgentAnswer / 2)
+	h.c.RestartAgent()
+	assert.Equal(t, make([]byte, 0x100), h.bytes(tNWA, 0x100), "a blank mailbox: wait")
+	h.advance(Compressed().AgentUp / 2)
+	assert.Zero(t, h.r32(tNWA))
+	h.advance(Compressed().AgentUp)
+	assert.Equal(t, uint32(0xcafebabe), h.r32(tNWA))
+	assert.Zero(t, h.r32(tNWA+0x20), "idle")
+
+	for _, port := range ports {
+		assert.Equal(t, []byte{0}, h.ask(4, 0, port).payload[:1], "%#x is down", port)
+		assert.Equal(t, make([]byte, 8), h.ask(4, 3, port).payload, "%#x has no address", port)
+	}
+	h.c.mu.Lock()
+	p := h.c.ports[0]
+	h.c.mu.Unlock()
+	assert.False(t, p.admin || p.named || p.promisc || p.allMulti, "%+v", p)
+	assert.True(t, p.cable, "cables stay")
+	_, live := h.c.LIF(40960)
+	assert.True(t, live, "LIFs stay")
+	require.Zero(t, h.ask(3, 0, 0x8100, 1).status)
+	assert.Equal(t, []byte{2, 0xc8, 0x52, 0, 0, 2, 0, 0}, h.ask(4, 3, 0x8100).payload, "its own until one is named")
+	h.advance(time.Second)
+	assert.Equal(t, []byte{1}, h.ask(4, 0, 0x8100).payload[:1])
+
+	t.Run("it heals one that attribute 0x0b killed", func(t *testing.T) {
+		h := newMiniHost(t).agent()
+		require.False(t, h.request(4, 0x0b, 1).ok)
+		h.c.RestartAgent()
+		h.advance(Compressed().AgentUp + time.Millisecond)
+		assert.True(t, h.ask(4, 0, 1).ok)
+	})
+	t.Run("nothing to restart before the fast path is up", func(t *testing.T) {
+		h := newMiniHost(t)
+		h.c.RestartAgent()
+		h.advance(time.Minute)
+		assert.Zero(t, h.r32(tNWA))
+	})
+}
+
+func TestStrandAgent(t *testing.T) {
+	h := newMiniHost(t)
+	assert.False(t, h.c.StrandAgent(), "no mailbox yet")
+	h.agent()
+	require.True(t, h.c.StrandAgent())
+	assert.Equal(t, uint32(1), h.r32(tNWA+0x20), "STATUS: a reply is present")
+	assert.Equal(t, uint32(9), h.r32(tNWA+0x24), "a whole one")
+	assert.False(t, h.c.StrandAgent(), "held")
+	h.w32(tNWA+0x18, 1) // a host that does not look
+	h.bell(154)
+	h.advance(time.Second)
+	assert.Equal(t, uint32(1), h.r32(tNWA+0x20), "F16")
+	require.True(t, h.release())
+	assert.Equal(t, uint32(9), h.ask(4, 0, 1).bytes)
+
+	h.faults(func(f *TargetFaults) { f.AgentSilent = true })
+	assert.False(t, h.c.StrandAgent(), "it sees no request")
+}
+
 func TestAgentTimes(t *testing.T) {
 	h := newMiniHost(t, func(o *Options) {
 		o.Timeline.AgentAnswer, o.Timeline.AgentTick = Real().AgentAnswer, Real().AgentTick

@@ -118,6 +118,19 @@ func (s *source) structure(name string) ([]field, error) {
 	return out, nil
 }
 
+// method is the comment of a method.
+func (s *source) method(receiver, name string) (string, error) {
+	for _, f := range s.files {
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if ok && fn.Recv != nil && fn.Name.Name == name && typeName(fn.Recv.List[0].Type) == "*"+receiver {
+				return comment(fn.Doc), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no method %s of %s", name, receiver)
+}
+
 // constants lists the string constants whose names have a prefix, in order.
 func (s *source) constants(prefix string) []field {
 	var out []field

@@ -377,6 +377,17 @@ func faults(root string) (string, error) {
 			return "", err
 		}
 	}
+	d.section("At once")
+	d.text("Methods of `Card` that do something to the card at the moment of the call.")
+	var calls [][]string
+	for _, name := range []string{"Kill", "Reboot", "WipeLIFs", "SetLIF", "RestartAgent", "StrandAgent"} {
+		text, err := src.method("Card", name)
+		if err != nil {
+			return "", err
+		}
+		calls = append(calls, []string{quote(name), text})
+	}
+	d.table([]string{"method", "meaning"}, calls)
 	d.section("Reports")
 	d.text("What a driver did that it must not do. `Card.Reports` has them with cycle and address; a test of the driver ends by asking that there are none.")
 	reports := src.constants("Report")

@@ -469,6 +469,12 @@ func (o *OQ) take(n int) (took int) {
 		}
 		if bufs > 1 {
 			dst := o.pool.get(frameBytes)
+			if dst == nil && spans > 0 {
+				// What waits has the buffers: they come back with its delivery.
+				o.deliver(frames)
+				frames, spans = 0, 0
+				dst = o.pool.get(frameBytes)
+			}
 			if dst == nil {
 				o.cnt.spanNoBuf.Add(1)
 				continue

@@ -612,6 +612,30 @@ func TestNoGatherBufferLosesThatFrameAlone(t *testing.T) {
 	h.check()
 }
 
+// Frames that wait for their delivery give way before one is lost.
+func TestFewGatherBuffersLoseNothing(t *testing.T) {
+	for _, tc := range []struct {
+		name         string
+		small, large int
+	}{{"one of each", 1, 1}, {"one batch less one", 7, 1}, {"as many as a batch", 8, 8}} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := newHand(t, func(c *Config) { c.GatherFrames, c.GatherLarge = tc.small, tc.large })
+			var want [][]byte
+			for i := range 30 {
+				f := h.bytes([]int{9014, 60, 3000, 10000, 60, 12000}[i%6])
+				want = append(want, f)
+				h.send(f)
+			}
+			assert.Equal(t, 30, h.visit())
+			require.Equal(t, want, h.sink.frames, "in order, each once and whole")
+			s := h.rings.Stats()
+			assert.Zero(t, s.SpanNoBuf)
+			assert.EqualValues(t, 20, s.Spans)
+			h.check()
+		})
+	}
+}
+
 // Known bug RX-8: the bound of a visit falls anywhere between long frames.
 func TestSmallBudgetsKeepFramesWhole(t *testing.T) {
 	for _, budget := range []int{1, 5} {

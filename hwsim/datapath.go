@@ -173,7 +173,7 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		drop(&t.wireErr, msg.CntTXWireErr, msg.CntTXDrop) // choice 13
 		return
 	}
-	if len(body) < wire.MinFrame {
+	if len(body) < frame.MinSize {
 		c.report(ReportUnpadded, "tag %v, frame of %d bytes", tag, len(body))
 	}
 	s, queue := c.egress(port)

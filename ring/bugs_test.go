@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"oxpd/hwsim"
+	"oxpd/internal/frame"
 	"oxpd/octep/csr"
 	"oxpd/ring/wire"
 	"oxpd/rpc/msg"
@@ -272,8 +273,8 @@ func TestSimPostedFrameIsTheRingsOwn(t *testing.T) {
 	for i, n := range []int{14, 60, 61, 1514, 9014} {
 		f := buf[:n]
 		copy(f, udp([6]byte{2}, 1, i, 9014))
-		want = append(want, append(append([]byte(nil), f...), make([]byte, max(wire.MinFrame-n, 0))...))
-		bytes += max(n, wire.MinFrame)
+		want = append(want, append(append([]byte(nil), f...), make([]byte, max(frame.MinSize-n, 0))...))
+		bytes += max(n, frame.MinSize)
 		require.True(t, b.rings.IQ().Post(uint16(portF1.Tag), f[:n/2], f[n/2:]))
 		for i := range buf {
 			buf[i] = 0xee

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"oxpd/internal/dma"
+	"oxpd/internal/frame"
 	"oxpd/internal/mmio"
 	"oxpd/octep/csr"
 	"oxpd/ring/wire"
@@ -80,7 +81,7 @@ func (q *IQ) outstanding() uint32 { return q.posted + q.pending - q.finished }
 func (q *IQ) Commit(tag uint16, frameBytes int) {
 	i := q.posted + q.pending
 	b, bus := q.slot(i)
-	n := max(frameBytes, wire.MinFrame)
+	n := max(frameBytes, frame.MinSize)
 	clear(b[wire.PrivSize+frameBytes : wire.PrivSize+n])
 	wire.PutPrivate(b, tag)
 	in, _ := q.instr.At(int(i&iqMask)*wire.InstrSize, wire.InstrSize)

@@ -17,8 +17,8 @@ const (
 const (
 	HeaderSize = 14
 	VLANSize   = 4
-	MaxVLANs   = 2 // tags that a port MTU allows on top
-	MinSize    = 60
+	MaxVLANs   = 2  // tags that a port MTU allows on top
+	MinSize    = 60 // shorter frames are padded
 )
 
 // Header is the outermost headers of a frame.

@@ -22,7 +22,6 @@ const (
 	FetchBatch = 16    // list entries that the block takes at a time
 	Watermark  = 0x400 // credit under which this appliance's firmware stops fetching
 	FrameRoom  = 9216  // bytes that a TX slot has for a frame at least, and a gather buffer: 9,000 + 14 + 4 fits
-	MinFrame   = 60    // without FCS; shorter frames are padded
 )
 
 // Distances of two TX slots and of two receive buffers, for the CPU and for the

@@ -123,7 +123,7 @@ func TestFreeModeKeepsTheLineRate(t *testing.T) {
 
 // An idle card sleeps until the next thing is due.
 func TestFreeModeSleeps(t *testing.T) {
-	h := newRingHost(t, 16).program(1024)
+	h := newRingHost(t, 16, func(o *Options) { o.Timeline.AgentTick = time.Hour }).program(1024) // nothing else wakes it
 	h.c.Start()
 	waitFor(t, "sleep", h.c.sleeping.Load)
 	time.Sleep(20 * time.Millisecond)

@@ -221,11 +221,19 @@ func (s *fakeSlots) Reap() {
 	s.finished = 0
 }
 
-// take lets the card finish n frames.
+// take lets the card finish n frames, if it has so many.
 func (s *fakeSlots) take(n int) {
 	s.Lock()
 	defer s.Unlock()
-	s.finished += n
+	s.finished = min(s.finished+n, s.out)
+}
+
+// rounds is how often the transmitter has looked for readable ports, with or
+// without a frame.
+func (s *fakeSlots) rounds() int {
+	s.Lock()
+	defer s.Unlock()
+	return s.reaps
 }
 
 func (s *fakeSlots) count() int {

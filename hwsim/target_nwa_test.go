@@ -276,8 +276,30 @@ func TestRestartAgent(t *testing.T) {
 	t.Run("nothing to restart before the fast path is up", func(t *testing.T) {
 		h := newMiniHost(t)
 		h.c.RestartAgent()
+		assert.Equal(t, ^uint32(0), h.r32(tNWA), "not even a window")
 		h.advance(time.Minute)
 		assert.Zero(t, h.r32(tNWA))
+	})
+	t.Run("nor after it died", func(t *testing.T) {
+		h := newMiniHost(t).agent()
+		h.c.mu.Lock()
+		h.c.target.killFastPath()
+		h.c.mu.Unlock()
+		h.c.RestartAgent()
+		assert.Equal(t, uint32(0xcafebabe), h.r32(tNWA), "F12: the windows keep what they hold")
+	})
+	t.Run("an answer that was slower than the restart is void", func(t *testing.T) {
+		h := newMiniHost(t).agent()
+		h.faults(func(f *TargetFaults) { f.AgentDelay = time.Second })
+		h.w32(tNWA+0x34, 4)
+		h.w32(tNWA+0x1c, 32)
+		h.w32(tNWA+0x18, 1)
+		h.bell(154)
+		h.advance(100 * time.Millisecond)
+		h.c.RestartAgent()
+		h.advance(2 * time.Second)
+		assert.Equal(t, uint32(0xcafebabe), h.r32(tNWA))
+		assert.Zero(t, h.r32(tNWA+0x20))
 	})
 }
 
@@ -293,6 +315,8 @@ func TestStrandAgent(t *testing.T) {
 	h.bell(154)
 	h.advance(time.Second)
 	assert.Equal(t, uint32(1), h.r32(tNWA+0x20), "F16")
+	h.w32(tNWA+0x18, 2)
+	assert.False(t, h.c.StrandAgent(), "acknowledged, and not seen to be")
 	require.True(t, h.release())
 	assert.Equal(t, uint32(9), h.ask(4, 0, 1).bytes)
 

@@ -425,8 +425,8 @@ func (o *OQ) take(n int) (took int) {
 		end     = min(n, passPackets)
 		dropped uint64
 		at      uint32 // first entry of the last packet
-		foreign = none // the last packet that no interface owns, likewise
-		span    = none // and the last of more than one buffer
+		foreign = none // of the last one that no interface owns
+		span    = none // of the last one of more than one buffer
 	)
 	for took < end && o.read-start < passBuffers {
 		l, full := length(o.word(o.read))

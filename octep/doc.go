@@ -50,7 +50,9 @@
 // second handshake in one coprocessor boot gets no answer and destroys the bitmap
 // of started ports. So Run returns only when nothing spins: a cancelled context
 // withdraws an offer, but an exchange that has begun is finished first (at most
-// 4 s). Run also recognises a handshake that an earlier process has finished.
+// 4 s). Run also recognises a handshake that an earlier process has finished, and
+// takes over an offer whose process died, unless the target had answered it before
+// CheckFresh looked.
 //
 // # Left out
 //

@@ -41,6 +41,9 @@ func (e *EarlierRunError) Hint() string {
 // (endpoint.md 4.5). The control registers of the rings stay set up even after a
 // teardown, and only a reset of the coprocessor clears them.
 //
+// An offer that nobody has answered passes: Handshake.Run takes it over, also when
+// the target has answered it by then.
+//
 // Errors: *EarlierRunError; *HandshakeError (in flight, foreign); mmio.ErrGone.
 func (e *Endpoint) CheckFresh() error {
 	for q := range min(e.rings.TRS, csr.Rings) {
@@ -53,7 +56,11 @@ func (e *Endpoint) CheckFresh() error {
 		return err
 	}
 	switch sortWord(v) {
-	case wordIdle, wordOffer: // an offer that nobody has answered yet
+	case wordIdle:
+	case wordOffer: // nobody has answered it yet, and Handshake takes it over
+		e.mu.Lock()
+		e.offer = true
+		e.mu.Unlock()
 	case wordCompleted, wordStarted:
 		return &EarlierRunError{fmt.Sprintf("%v=0x%016x", csr.SLIScratch, v)}
 	case wordForeign:

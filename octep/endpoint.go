@@ -181,6 +181,7 @@ type Endpoint struct {
 	table  csr.Barmap
 	at     uint32 // where the barmap lies, once ready
 	ready  bool
+	offer  bool // CheckFresh saw a dead host's offer that nobody had answered
 	stage  string
 	expect string
 }

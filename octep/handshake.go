@@ -232,8 +232,12 @@ func (h *Handshake) load() (uint64, word, error) {
 
 func (h *Handshake) store(v uint64) { mmio.Store64(h.e.dev.BAR0(), csr.SLIScratch, v) }
 
-// begin judges what it finds in the register. It returns true when an offer of
-// ours, left behind by an earlier process, stands already.
+// begin judges what it finds in the register. It returns true when an offer, left
+// behind by a process that died, stands or has just been answered: it is taken
+// over. An answer counts only to an offer that CheckFresh saw standing, when the
+// rings were as after a reset: the host that made it has promised nothing yet, and
+// who goes on promises rings that are there. The target spins meanwhile, and
+// refusing would leave it so (design.md, rule 8).
 func (h *Handshake) begin(ctx context.Context) (standing bool, err error) {
 	v, w, err := h.load()
 	if err != nil {
@@ -254,9 +258,23 @@ func (h *Handshake) begin(ctx context.Context) (standing bool, err error) {
 		return false, ErrHandshakeDone
 	case wordForeign:
 		return false, &HandshakeError{Err: ErrHandshakeForeign, Value: v}
+	case wordAsk:
+		if h.e.takeOffer() {
+			return true, nil
+		}
+		fallthrough
 	default:
 		return false, &HandshakeError{Err: ErrHandshakeInFlight, Value: v}
 	}
+}
+
+// takeOffer tells, once, whether CheckFresh saw an offer standing.
+func (e *Endpoint) takeOffer() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	was := e.offer
+	e.offer = false
+	return was
 }
 
 // offerLoop is the part before the target has answered. Each turn looks at the

@@ -180,6 +180,38 @@ func TestHandshakeStartValues(t *testing.T) {
 		assert.EqualValues(t, 800, clocks)
 		assert.Equal(t, []uint64{infoWord, completed}, b.words())
 	})
+	for name, fresh := range map[string]bool{"answered after CheckFresh: goes on": true, "answered, and nobody saw it stand: in flight": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, 0)
+			b.d.setHandshakeWord(hostLoaded)
+			if fresh {
+				require.NoError(t, b.hs.e.CheckFresh())
+			}
+			require.NoError(t, b.clk.Sleep(context.Background(), 2*time.Second)) // the target looks once a second
+			require.True(t, b.target.spinning())
+			clocks, err := b.hs.Run(context.Background())
+			if !fresh {
+				require.ErrorIs(t, err, ErrHandshakeInFlight)
+				assert.Empty(t, b.words())
+				return
+			}
+			require.NoError(t, err)
+			assert.EqualValues(t, 800, clocks)
+			assert.Equal(t, []uint64{infoWord, completed}, b.words())
+			assert.False(t, b.target.spinning())
+		})
+	}
+	t.Run("answered, taken over once", func(t *testing.T) {
+		b := newBench(t, -1)
+		b.d.setHandshakeWord(hostLoaded)
+		require.NoError(t, b.hs.e.CheckFresh())
+		b.d.setHandshakeWord(getInfo)
+		_, err := b.hs.Run(context.Background())
+		require.ErrorIs(t, err, ErrHandshakeStuck, "the target does not go on")
+		b.d.setHandshakeWord(getInfo)
+		_, err = b.hs.Run(context.Background())
+		require.ErrorIs(t, err, ErrHandshakeInFlight)
+	})
 	t.Run("completed by an earlier process: done when the target clears it", func(t *testing.T) {
 		b := newBench(t, -1)
 		b.d.setHandshakeWord(completed)

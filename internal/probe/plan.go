@@ -83,8 +83,9 @@ func (l *looker) find() {
 		l.note("oxpd run turns it on", "memory decoding is off: nothing behind the BARs was read")
 	}
 	if l.offer {
-		l.note("if nobody else is about to answer, reboot the coprocessor before oxpd run",
-			"a host's offer stands in the handshake register: once the coprocessor answers it, a core of it spins, and oxpd run stops there")
+		l.note("run oxpd now, or reboot the coprocessor first",
+			"a host's offer stands in the handshake register: an oxpd run that begins before the coprocessor answers it takes it over; "+
+				"once it is answered a core of the coprocessor spins, and oxpd run stops")
 	}
 	if c.BusMaster {
 		l.note("oxpd run would leave it on", "bus mastering is on: the card can reach host memory")
@@ -185,7 +186,7 @@ func (l *looker) planTarget(at func(string, Verdict, string)) {
 	}
 	why := "only an offer shows whether the coprocessor listens"
 	if l.offer {
-		why = "takes over the offer that stands, if the coprocessor has not answered it by then; stops if it has"
+		why = "takes over the offer that stands, if the coprocessor has not answered it when oxpd run begins; stops if it has"
 	}
 	at("handshake", Open, why)
 	if l.r.RPC == nil {

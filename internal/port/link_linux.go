@@ -87,9 +87,17 @@ func (l *netlinkLink) setMAC(mac [6]byte) error {
 }
 
 func (l *netlinkLink) setUp(up bool) error {
-	m := &rtnetlink.LinkMessage{Change: unix.IFF_UP}
-	if up {
-		m.Flags = unix.IFF_UP
+	return l.setFlag(unix.IFF_UP, up)
+}
+
+func (l *netlinkLink) setPromisc(on bool) error {
+	return l.setFlag(unix.IFF_PROMISC, on)
+}
+
+func (l *netlinkLink) setFlag(flag uint32, on bool) error {
+	m := &rtnetlink.LinkMessage{Change: flag}
+	if on {
+		m.Flags = flag
 	}
 	return l.set(m)
 }

@@ -62,6 +62,7 @@ type link interface {
 	setMTU(mtu int) error
 	setMAC(mac [6]byte) error
 	setUp(up bool) error
+	setPromisc(on bool) error
 	close() error
 }
 
@@ -154,6 +155,18 @@ func (p *Port) SetUp(ctx context.Context, up bool) error {
 			return err
 		}
 		return p.link.setUp(up)
+	})
+}
+
+// SetPromisc sets the interface's own promiscuous flag, as ip link set promisc does.
+// Off leaves it promiscuous for whoever else asks for that (Link.Promisc).
+// Errors: ErrRemoved, ErrClosed, ctx's, the kernel's.
+func (p *Port) SetPromisc(ctx context.Context, on bool) error {
+	return p.control("set promiscuity of", func() error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return p.link.setPromisc(on)
 	})
 }
 

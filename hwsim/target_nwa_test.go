@@ -208,6 +208,22 @@ func TestAddressFilter(t *testing.T) {
 	assert.True(t, h.c.ports[8].admits(frame(2, 0xc8, 0x52, 0, 0, 0x0a)), "a MAC filters on its own address once raised")
 }
 
+// TestForgetPorts: a start of NetAgent leaves nothing of what it was told.
+func TestForgetPorts(t *testing.T) {
+	const set, get, f1 = 3, 4, 1
+	h := newMiniHost(t).agent()
+	own := h.c.AgentPort(f1).MAC
+	assert.Zero(t, own)
+	for _, r := range [][3]uint32{{0x00, f1, 1}, {0x03, f1, 0x04030202}, {0x45, f1, 1}, {0x46, f1, 1}} {
+		require.True(t, h.ask(set, r[0], r[1], r[2]).ok)
+	}
+	assert.Equal(t, AgentPort{Up: true, MAC: [6]byte{2, 2, 3, 4}, Promisc: true, AllMulti: true}, h.c.AgentPort(f1))
+	assert.Zero(t, h.c.AgentPort(tagPhantom), "no port")
+	h.c.ForgetPorts()
+	assert.Zero(t, h.c.AgentPort(f1))
+	assert.Equal(t, make([]byte, 8), h.ask(get, 0x03, f1).payload, "and the mailbox answers")
+}
+
 func TestAgentStrandedReply(t *testing.T) {
 	h := newMiniHost(t).agent()
 	require.True(t, h.request(4, 0, 1).ok)

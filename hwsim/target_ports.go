@@ -150,3 +150,32 @@ func (t *target) carries(i int) bool {
 	p := &t.c.ports[i]
 	return p.link && (p.onMAC || t.uplink.admin)
 }
+
+// AgentPort is a port as NetAgent has it set up.
+type AgentPort struct {
+	Up       bool // SET state; the link is Wire.Carries
+	MAC      [6]byte
+	Promisc  bool
+	AllMulti bool
+}
+
+// AgentPort returns what NetAgent knows of the front port with a tag, and the zero
+// value for any other tag. Functional.
+func (c *Card) AgentPort(tag board.Tag) AgentPort {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b, ok := board.ByTag(tag)
+	if !ok {
+		return AgentPort{}
+	}
+	p := &c.ports[b.Index]
+	return AgentPort{Up: p.admin, MAC: p.mac, Promisc: p.promisc, AllMulti: p.allMulti}
+}
+
+// ForgetPorts makes NetAgent forget what it was told, as at a start: every port and
+// the uplink are down and have no address. The mailbox answers as before. Functional.
+func (c *Card) ForgetPorts() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.target.resetPorts()
+}

@@ -31,6 +31,50 @@ func (a *app) portsCommand() *cobra.Command {
 	})
 }
 
+func (a *app) portCommand() *cobra.Command {
+	const names = "PORT is an interface (oxp9), a label (PortF1) or a short label (F1)."
+	cmd := a.jsonFlag(&cobra.Command{
+		Use: "port PORT", Short: "what a port shall be and what it is; set it up or down", Args: args(1, 1),
+		Long: "Shows what is wanted of a port, and what its interface, its LIF and NetAgent have. The port follows its interface: ip link set\n" +
+			"up, down, address, promisc, allmulticast, mtu and master. " + names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p, err := board.Parse(args[0])
+			if err != nil {
+				return err
+			}
+			ctx, cancel := ask(cmd, readLimit)
+			defer cancel()
+			v, err := a.client().Port(ctx, p.Name)
+			if err != nil {
+				return err
+			}
+			return show(a, v, printPort)
+		},
+	})
+	for _, c := range []struct{ state, does string }{
+		{client.LinkUp, "raise a port in the card and set its interface up"},
+		{client.LinkDown, "lower a port in the card, so that its link drops, and set its interface down"},
+	} {
+		cmd.AddCommand(a.jsonFlag(&cobra.Command{
+			Use: c.state + " PORT", Short: c.does, Args: args(1, 1), Long: "Either both or neither: when one refuses, the other is put back. " + names,
+			RunE: func(cmd *cobra.Command, args []string) error {
+				p, err := board.Parse(args[0])
+				if err != nil {
+					return err
+				}
+				ctx, cancel := ask(cmd, cardLimit)
+				defer cancel()
+				v, err := a.client().SetState(ctx, p.Name, c.state)
+				if err != nil {
+					return err
+				}
+				return show(a, v, printPort)
+			},
+		}))
+	}
+	return cmd
+}
+
 func (a *app) mtuCommand() *cobra.Command {
 	force := false
 	cmd := a.jsonFlag(&cobra.Command{

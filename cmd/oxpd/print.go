@@ -95,6 +95,55 @@ func printPorts(w io.Writer, p *client.Ports) {
 	})
 }
 
+// known is a cell of a setting that is on or off, empty when that is not known.
+func known(b *bool) string {
+	if b == nil {
+		return ""
+	}
+	return onOff(*b)
+}
+
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+func printPort(w io.Writer, p *client.PortView) {
+	fmt.Fprintf(w, "%s (%s), %s", p.IfName, p.Label, p.State)
+	if p.Awaiting != "" {
+		fmt.Fprintf(w, ": waits for %s", p.Awaiting)
+	}
+	fmt.Fprintln(w)
+	table(w, func(row func(...any)) {
+		row("", "WANT", "INTERFACE", "LIF", "NETAGENT")
+		for _, r := range []struct {
+			name string
+			cell func(v *client.PortValues) string
+		}{
+			{"admin", func(v *client.PortValues) string { return v.Admin }},
+			{"link", func(v *client.PortValues) string { return v.Link }},
+			{"address", func(v *client.PortValues) string { return v.Address }},
+			{"mtu", func(v *client.PortValues) string { return number(v.MTU) }},
+			{"mode", func(v *client.PortValues) string { return v.Mode }},
+			{"promisc", func(v *client.PortValues) string { return known(v.Promisc) }},
+			{"allmulti", func(v *client.PortValues) string { return known(v.AllMulti) }},
+		} {
+			row(r.name, or(r.cell(&p.Want), "-"), or(r.cell(&p.Interface), "-"), or(r.cell(&p.LIF), "-"), or(r.cell(&p.NetAgent), "-"))
+		}
+	})
+	if p.Bridge != "" {
+		fmt.Fprintf(w, "bridge %s, mtu %d\n", p.Bridge, p.BridgeMTU)
+	}
+	if p.CardAddress != "" && p.CardAddress != p.Want.Address {
+		fmt.Fprintf(w, "the card's own address is %s\n", p.CardAddress)
+	}
+	for _, x := range p.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", x)
+	}
+}
+
 func printMTU(w io.Writer, m *client.MTU) {
 	limit := func(n int) string {
 		if n == 0 {

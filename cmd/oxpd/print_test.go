@@ -76,6 +76,21 @@ func TestOutput(t *testing.T) {
 		},
 		Warnings: []string{"the card is lost", "oxp3 (Port3) waits for the card to name the port's MAC address: refused"},
 	}, printStatus)
+	yes, no := true, false
+	both(t, "port", &client.PortView{
+		Schema: 1, IfName: "oxp1", Label: "Port1", State: client.PortUp, CardAddress: "02:00:00:00:00:02", Bridge: "br0", BridgeMTU: 9000,
+		Want: client.PortValues{Admin: client.OperUp, Address: "02:00:00:00:99:99", MTU: 1200, Mode: "L2", Promisc: &yes, AllMulti: &no},
+		Interface: client.PortValues{
+			Admin: client.OperUp, Link: client.LinkUp, Address: "02:00:00:00:99:99", MTU: 1200, Promisc: &yes, AllMulti: &no,
+		},
+		LIF:      client.PortValues{Address: "02:00:00:00:99:99", MTU: 1200, Mode: "L3"},
+		NetAgent: client.PortValues{Admin: client.OperUp, Link: client.LinkUp, Address: "02:00:00:00:99:99", Promisc: &yes, AllMulti: &no},
+		PutBack:  1, Repaired: 2,
+		Warnings: []string{"oxp1 (Port1): lif: set mode of oxp1 (Port1), LIF 0: refused by the fast path: rc 1: refused; the mode stays L3"},
+	}, printPort)
+	both(t, "port-waiting", &client.PortView{
+		Schema: 1, IfName: "oxp3", Label: "Port3", State: client.PortWaiting, Awaiting: "the card to name the port's MAC address", Warnings: []string{},
+	}, printPort)
 	both(t, "ports", &client.Ports{Schema: 1, Ports: []client.Port{
 		{
 			IfName: "oxp1", IfIndex: 5, Label: "Port1", Tag: "0x8100", Address: "02:c8:52:00:00:02", MTU: 1500, OperState: "UP", Admin: "UP",

@@ -54,6 +54,7 @@ type Daemon struct {
 	owners [board.Ports]*owner
 
 	tasks sync.WaitGroup // everything that runs while the card is up
+	rush  atomic.Bool    // all ports are being looked at, because one was found lost
 	visit *gate          // control requests that use the card beside the tasks
 	lost  chan error     // capacity 1: the card has gone, or something that cannot go on
 	ended chan struct{}  // closed when the stop sequence is done

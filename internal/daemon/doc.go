@@ -26,16 +26,19 @@
 //
 //	worker  x n   output queues -> verdict -> sink -> TAP        data path
 //	transmitter   TAPs -> input queue                            data path
-//	owner   x 12  one queue of requests per port: provisioning, MTU, read-back
+//	owner   x 12  one queue of requests per port: provisioning, settings, read-back
 //	link poller   one link a tick -> carrier
-//	reconciler    one LIF a tick -> owner; waiting ports
+//	reconciler    one port a period -> owner; all of them after a loss; waiting ports
 //	rpc channel   opened anew when a command was lost
 //	link watcher  netlink -> owner
 //	liveness      config space; all ones ends every other one of these
 //
-// The MTU of a port has one owner (design.md, rule 11). A change from the control
-// socket and one made with `ip link` are both requests in its queue: the LIF
-// first, read back, then the interface; or everything is as it was before.
+// What a port shall be has one owner (design.md, rule 11), and three sources: the
+// configuration, the control socket, and the interface as `ip link` leaves it. A
+// change is a request in the owner's queue: the card first, read back where it can
+// be read, then the interface; or everything is as it was before. Of a change that
+// the interface has already, what the card refuses is put back, or stands and is
+// tried again (owner.follow). oxpd's own changes are recognised by their value.
 //
 // # Stop
 //

@@ -2,15 +2,20 @@ package daemon
 
 import (
 	"context"
+	"net"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"oxpd/hwsim"
+	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/sys"
+	"oxpd/rpc/msg"
 )
 
 // warned are the warnings of the status about a port.
@@ -62,22 +67,177 @@ func TestRenamedInterface(t *testing.T) {
 	assert.Empty(t, r.port("oxp9").KernelName, "the old one's is forgotten")
 }
 
-// TestChangedAddress is not the card's: whoever did it is told.
+// TestChangedAddress: the card goes by the interface's address.
 func TestChangedAddress(t *testing.T) {
 	r := start(t, rigOptions{}).running()
-	own := r.port("oxp9").Address
-	require.NotEmpty(t, own)
-	r.mustIP("link", "set", "oxp9", "address", "02:00:00:00:99:99")
-	r.wait("the address to be seen", func() bool { return r.port("oxp9").KernelAddress == "02:00:00:00:99:99" })
-	assert.Equal(t, own, r.port("oxp9").Address, "the card's stands")
-	assert.Equal(t, []string{"oxp9 (PortF1): the interface has address 02:00:00:00:99:99 and the card goes by " + own +
-		": unicast to the former does not arrive; ip link set oxp9 address " + own}, r.warned("oxp9"))
-	r.mustIP("link", "set", "oxp9", "up")
-	r.wait("the administrative state", func() bool { return r.port("oxp9").Admin == client.OperUp })
-	assert.Equal(t, 1, strings.Count(r.log.String(), "the card does not know"), "logged once")
-	r.mustIP("link", "set", "oxp9", "address", own)
-	r.wait("the card's address again", func() bool { return r.port("oxp9").KernelAddress == "" })
-	assert.Empty(t, r.warned("oxp9"))
+	const other = "02:00:00:00:99:99"
+	for _, name := range []string{"oxp9", "oxp1"} { // of a cage, and behind the switch
+		own := r.port(name).Address
+		require.NotEmpty(t, own)
+		r.mustIP("link", "set", name, "up")
+		heard := func(to string) func() bool {
+			return func() bool {
+				b := frame(60)
+				mac, err := net.ParseMAC(to)
+				require.NoError(t, err)
+				copy(b, mac)
+				before := r.rxPackets(name)
+				r.wire(name).Send(b)
+				time.Sleep(20 * time.Millisecond) // for a frame that does not come; one that comes late is seen the next time
+				return r.rxPackets(name) > before
+			}
+		}
+		r.wait("unicast to its own address", heard(own))
+		r.mustIP("link", "set", name, "address", other)
+		r.wait("unicast to the new address", heard(other))
+		q := r.port(name)
+		assert.Equal(t, other, q.Address)
+		assert.Equal(t, own, q.CardAddress)
+		assert.Equal(t, other, q.LIF.Address)
+		assert.Empty(t, r.warned(name))
+		assert.False(t, heard(own)(), "the old one is nobody's")
+		r.mustIP("link", "set", name, "address", own)
+		r.wait("the card's own address again", heard(own))
+		r.wait("and shown so", func() bool { return r.port(name).CardAddress == "" })
+	}
+	t.Run("that of another port is put back", func(t *testing.T) {
+		own, others := r.port("oxp9").Address, r.port("oxp10").Address
+		r.mustIP("link", "set", "oxp9", "address", others)
+		r.wait("put back", func() bool { return r.link("oxp9").Address == own })
+		assert.Equal(t, own, r.port("oxp9").LIF.Address)
+		r.wait("and named", func() bool {
+			w := strings.Join(r.view("oxp9").Warnings, "\n")
+			return strings.Contains(w, "address "+others+", set at the interface of oxp9 (PortF1), was put back to "+own) && strings.Contains(w, "oxp10 (PortF2)")
+		})
+		assert.Equal(t, uint64(1), r.view("oxp9").PutBack)
+		assert.Equal(t, 1, strings.Count(r.log.String(), "address of the interface is put back"), "logged once")
+	})
+}
+
+// view is `oxpd port NAME`.
+func (r *rig) view(name string) *client.PortView {
+	r.t.Helper()
+	v, err := r.client.Port(context.Background(), name)
+	require.NoError(r.t, err)
+	return v
+}
+
+// wire is the wire of a port of the simulated card.
+func (r *rig) wire(name string) *hwsim.Wire {
+	r.t.Helper()
+	p, err := board.Parse(name)
+	require.NoError(r.t, err)
+	return r.card.Wire(uint16(p.Tag))
+}
+
+// agentPort is what NetAgent was told of a port.
+func (r *rig) agentPort(name string) hwsim.AgentPort {
+	r.t.Helper()
+	p, err := board.Parse(name)
+	require.NoError(r.t, err)
+	return r.card.AgentPort(p.Tag)
+}
+
+func (r *rig) rxPackets(name string) uint64 {
+	r.t.Helper()
+	s, err := r.client.Stats(context.Background(), name)
+	require.NoError(r.t, err)
+	return s.Ports[0].Counters["rx_packets"]
+}
+
+// TestPortsFollowIPLink is one verb of ip link after the other.
+func TestPortsFollowIPLink(t *testing.T) {
+	r := start(t, rigOptions{}).running()
+	set := func(args ...string) { r.mustIP(append([]string{"link", "set", "oxp1"}, args...)...) }
+	agent := func() hwsim.AgentPort { return r.agentPort("oxp1") }
+	l2 := func() bool { return r.lif("oxp1").Fwd == msg.FwdL2 }
+
+	t.Run("a new interface is down, and its port is up", func(t *testing.T) {
+		assert.True(t, agent().Up)
+		assert.Equal(t, client.OperUp, r.view("oxp1").Want.Admin)
+		assert.Equal(t, client.OperDown, r.view("oxp1").Interface.Admin)
+	})
+	t.Run("up, down, up", func(t *testing.T) {
+		set("up")
+		r.wait("it to be seen", func() bool { return r.port("oxp1").OperState == client.OperUp })
+		set("down")
+		r.wait("the port to be lowered", func() bool { return !agent().Up })
+		r.wait("the link to be gone", func() bool { return r.port("oxp1").Link == client.LinkDown })
+		assert.False(t, r.wire("oxp1").Carries())
+		assert.Equal(t, client.PortUp, r.port("oxp1").State, "it stays provisioned")
+		set("up")
+		r.wait("the port to be raised", func() bool { return agent().Up })
+		r.wait("the link to come back", func() bool { return r.port("oxp1").OperState == client.OperUp })
+		assert.NotContains(t, r.link("oxp1").Flags, "NO-CARRIER")
+	})
+	t.Run("promisc", func(t *testing.T) {
+		set("promisc", "on")
+		r.wait("L2 and NetAgent's filter off", func() bool { return l2() && agent().Promisc })
+		r.wait("foreign unicast arrives", func() bool {
+			b := frame(60)
+			copy(b, "\x02\x11\x22\x33\x44\x55")
+			r.wire("oxp1").Send(b)
+			return r.rxPackets("oxp1") > 0
+		})
+		set("promisc", "off")
+		r.wait("L3 and NetAgent's filter on", func() bool { return !l2() && !agent().Promisc })
+		assert.Zero(t, r.card.Counter(msg.CntDropLIFNotMyMAC), "no frame came to a LIF that drops it on the way")
+	})
+	t.Run("allmulticast", func(t *testing.T) {
+		set("allmulticast", "on")
+		r.wait("NetAgent to be told", func() bool { return agent().AllMulti })
+		set("allmulticast", "off")
+		r.wait("NetAgent to be told", func() bool { return !agent().AllMulti })
+		assert.False(t, l2())
+	})
+	t.Run("a macvlan: no news comes of it", func(t *testing.T) {
+		r.mustIP("link", "add", "mv0", "link", "oxp1", "type", "macvlan")
+		r.mustIP("link", "set", "mv0", "up")
+		r.wait("L2 and NetAgent's filter off", func() bool { return l2() && agent().Promisc })
+		r.mustIP("link", "delete", "mv0")
+		r.wait("L3 again", func() bool { return !l2() && !agent().Promisc })
+	})
+	t.Run("an MTU below what IPv6 needs", func(t *testing.T) {
+		set("mtu", "1279")
+		r.wait("the LIF follows", func() bool { return r.effective("oxp1") == 1279 })
+		assert.Contains(t, strings.Join(r.view("oxp1").Warnings, "\n"), "mtu 1279 is below 1280: the kernel takes IPv6 away from oxp1")
+		set("mtu", "1280")
+		r.wait("the LIF follows", func() bool { return r.effective("oxp1") == 1280 })
+		assert.Empty(t, r.view("oxp1").Warnings)
+		m, err := r.client.SetMTU(context.Background(), "oxp1", 1000)
+		require.NoError(t, err)
+		assert.Contains(t, strings.Join(m.Warnings, "\n"), "takes IPv6 away")
+		require.NoError(t, r.setMTU("oxp1", 1500))
+	})
+	t.Run("oxpd port down and up", func(t *testing.T) {
+		v, err := r.client.SetState(context.Background(), "oxp1", client.LinkDown)
+		require.NoError(t, err)
+		assert.Equal(t, client.OperDown, v.Want.Admin)
+		assert.Equal(t, client.OperDown, v.Interface.Admin)
+		assert.Equal(t, client.OperDown, v.NetAgent.Admin)
+		assert.False(t, agent().Up)
+		assert.NotContains(t, r.link("oxp1").Flags, "UP")
+		_, err = r.client.SetState(context.Background(), "oxp1", client.LinkUp)
+		require.NoError(t, err)
+		assert.True(t, agent().Up)
+		assert.Contains(t, r.link("oxp1").Flags, "UP")
+		r.wait("the link to come back", func() bool { return r.port("oxp1").OperState == client.OperUp })
+	})
+	t.Run("what NetAgent refuses is refused", func(t *testing.T) {
+		sub := msg.AttrState
+		r.card.Faults(func(f *hwsim.Faults) { f.AgentRefuse = []hwsim.AgentRefusal{{Op: msg.OpSet, Sub: &sub}} })
+		_, err := r.client.SetState(context.Background(), "oxp1", client.LinkDown)
+		assert.Equal(t, client.CodeRefused, code(err), "%v", err)
+		assert.Contains(t, r.link("oxp1").Flags, "UP")
+		set("down")
+		r.wait("it to be named", func() bool {
+			return strings.Contains(strings.Join(r.view("oxp1").Warnings, "\n"), "which is tried again")
+		})
+		assert.True(t, agent().Up)
+		r.card.Faults(func(f *hwsim.Faults) { f.AgentRefuse = nil })
+		r.wait("the port to be lowered", func() bool { return !agent().Up })
+		r.wait("no warning to be left", func() bool { return len(r.view("oxp1").Warnings) == 0 })
+	})
 }
 
 // TestMTUThatWasThere is no change, and is not logged as one.

@@ -34,16 +34,42 @@ func (d *Daemon) look(ctx context.Context, o *owner) error {
 	return err
 }
 
-// pollLinks reads one link every tick (rpc-lif.md 7.2: not twelve at once).
+// trainTime is how long a port that was just raised is expected to have no link:
+// it needs one to two seconds (rpc-lif.md 7.2).
+const trainTime = 10 * time.Second
+
+// pollLinks reads one link every tick (rpc-lif.md 7.2: not twelve at once). Every
+// other turn belongs to a port that was raised lately and has no link yet, if there
+// is one: somebody waits for it.
 func (d *Daemon) pollLinks(ctx context.Context) error {
-	for i := 0; ; i = (i + 1) % len(d.owners) {
+	next, raised := 0, 0
+	for odd := false; ; odd = !odd {
 		if err := d.clock.Sleep(ctx, time.Duration(d.config().LinkPoll)); err != nil {
 			return nil
 		}
-		if err := gone(d.look(ctx, d.owners[i])); err != nil {
+		o := d.owners[next]
+		if r := d.training(raised); odd && r != nil {
+			o, raised = r, r.port.Index+1
+		} else {
+			next = (next + 1) % len(d.owners)
+		}
+		if err := gone(d.look(ctx, o)); err != nil {
 			return err
 		}
 	}
+}
+
+// training finds a port, from index first on, that was raised lately and has no
+// link yet. One that came up with the bring-up waits for its turn.
+func (d *Daemon) training(first int) *owner {
+	for i := range d.owners {
+		o := d.owners[(first+i)%len(d.owners)]
+		v := o.snapshot()
+		if v.raisedAt != 0 && !v.lowered && !v.linkUp() && d.clock.Now()-v.raisedAt < trainTime {
+			return o
+		}
+	}
+	return nil
 }
 
 // keepChannel opens a stalled rpc channel anew, for ever. It is a loop of its own:
@@ -70,30 +96,80 @@ func (d *Daemon) keepChannel(ctx context.Context) error {
 	}
 }
 
-// reconcile keeps everything as it is wanted, for ever: one LIF is read back
-// every period, and waiting ports are tried again when their pause is over.
+// reconcile keeps everything as it is wanted, for ever.
 func (d *Daemon) reconcile(ctx context.Context) error {
-	next, due := 0, d.clock.Now()+time.Duration(d.config().Reconcile)
+	r := rounds{due: d.clock.Now() + time.Duration(d.config().Reconcile), losses: d.losses()}
 	for {
 		if err := d.clock.Sleep(ctx, min(waitingTick, time.Duration(d.config().Reconcile))); err != nil {
 			return nil
 		}
-		for _, o := range d.owners {
-			if o.due(d.clock.Now()) {
-				o.notice(markProvision)
-			}
-		}
-		if d.clock.Now() < due {
-			continue
-		}
-		due = d.clock.Now() + time.Duration(d.config().Reconcile)
-		d.owners[next].notice(markReconcile)
-		if next = (next + 1) % len(d.owners); next == 0 && d.uplinkErr() != nil {
-			if err := gone(d.raiseUplink(ctx)); err != nil {
-				return err
-			}
+		if err := gone(d.turn(ctx, &r)); err != nil {
+			return err
 		}
 	}
+}
+
+// rounds is where the reconciler stands.
+type rounds struct {
+	next   int           // the port whose turn comes
+	due    time.Duration // when
+	losses uint64        // seen and acted upon
+}
+
+// turn marks what is to be looked at now: one port every period, those whose pause
+// after a failed try is over, and all of them after one was found lost (foundLost),
+// until a look at all finds no more.
+func (d *Daemon) turn(ctx context.Context, r *rounds) (err error) {
+	now := d.clock.Now()
+	for _, o := range d.owners {
+		if o.due(now) {
+			o.notice(markProvision)
+		}
+		if at := d.lifs.State(o.port).RetryAt; at != 0 && now >= at {
+			o.notice(markReconcile)
+		}
+	}
+	uplink := false
+	if losses := d.losses(); losses != r.losses {
+		r.losses, uplink = losses, true
+		d.lookAtAll()
+	} else {
+		d.rush.Store(false)
+	}
+	if now >= r.due {
+		r.due = now + time.Duration(d.config().Reconcile)
+		d.owners[r.next].notice(markReconcile)
+		r.next = (r.next + 1) % len(d.owners)
+		uplink = uplink || r.next == 0 && d.uplinkErr() != nil
+	}
+	if uplink {
+		return d.raiseUplink(ctx)
+	}
+	return nil
+}
+
+// foundLost is told by an owner that something of its port is missing in the card: a
+// LIF, or the address at NetAgent. The fast path has started anew then, and nothing
+// of before is there: all ports are looked at, at once (rpc-lif.md 5.6). Those that
+// find the same add nothing to that.
+func (d *Daemon) foundLost() {
+	if d.rush.CompareAndSwap(false, true) {
+		d.lookAtAll()
+	}
+}
+
+func (d *Daemon) lookAtAll() {
+	for _, o := range d.allOwners() {
+		o.notice(markReconcile)
+	}
+}
+
+// losses is how often something was found lost in the card, ever.
+func (d *Daemon) losses() (n uint64) {
+	for _, o := range d.owners {
+		n += d.lifs.State(o.port).Lost + o.snapshot().forgot
+	}
+	return n
 }
 
 func (d *Daemon) uplinkErr() error {

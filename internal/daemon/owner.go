@@ -11,6 +11,7 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/port"
 	"oxpd/lif"
 	"oxpd/rpc"
 )
@@ -26,6 +27,8 @@ type agent interface {
 	SetState(ctx context.Context, tag board.Tag, up bool) error
 	MAC(ctx context.Context, tag board.Tag) ([6]byte, error)
 	SetMAC(ctx context.Context, tag board.Tag, mac [6]byte) error
+	SetPromisc(ctx context.Context, tag board.Tag, on bool) error
+	SetAllMulti(ctx context.Context, tag board.Tag, on bool) error
 	LinkUp(ctx context.Context, tag board.Tag) (bool, error)
 }
 
@@ -34,15 +37,20 @@ type agent interface {
 type lifs interface {
 	Provision(ctx context.Context, p board.Port, mac [6]byte) error
 	SetMTU(ctx context.Context, p board.Port, mtu int) error
+	SetMAC(ctx context.Context, p board.Port, mac [6]byte) error
+	SetMode(ctx context.Context, p board.Port, mode uint8) error
 	Reconcile(ctx context.Context, p board.Port) (changed bool, err error)
 	State(p board.Port) lif.State
 }
 
 // iface is the host's interface of a port.
 type iface interface {
+	Link() (port.Link, error)                  // as the kernel has it; port.ErrRemoved when it has none
 	SetMTU(ctx context.Context, mtu int) error // of the interface, and the limit with it
-	MTU() (int, error)                         // as the kernel has it; port.ErrRemoved when it has none
 	SetLimit(mtu int)                          // what frames are measured against, both ways
+	SetMAC(mac [6]byte) error
+	SetUp(ctx context.Context, up bool) error
+	SetPromisc(ctx context.Context, on bool) error
 	SetCarrier(up bool) error
 }
 
@@ -85,22 +93,23 @@ type request struct {
 
 // ownerConfig is what an owner is given.
 type ownerConfig struct {
-	port  board.Port
-	agent agent
-	lifs  lifs
-	clock clock
-	log   *slog.Logger
-	mtu   int                    // of the configuration; 0: as the LIF has it
-	limit func() lif.SwitchLimit // of the switch, as known now
+	port     board.Port
+	agent    agent
+	lifs     lifs
+	clock    clock
+	log      *slog.Logger
+	settings portSettings           // of the configuration
+	limit    func() lif.SwitchLimit // of the switch, as known now
 	// attach makes the interface, with its address and MTU and without carrier, and
 	// puts it into the data path. detach takes it out again.
 	attach func(ctx context.Context, p board.Port, mac [6]byte, mtu int) (iface, error)
 	detach func(p board.Port, i iface)
+	lost   func() // something of the port was found missing in the card; it must not wait
 }
 
-// owner is the one owner of a port: of its LIF, its interface, and the MTU that
-// both have. Everything that changes them is a request in its queue or a mark,
-// done one at a time by run.
+// owner is the one owner of a port: of what NetAgent, the LIF and the interface
+// have in common. Everything that changes them is a request in its queue or a
+// mark, done one at a time by run.
 type owner struct {
 	ownerConfig
 	reqs  chan *request
@@ -108,32 +117,45 @@ type owner struct {
 	ended chan struct{} // closed once run has ended: what it has not taken it never will
 
 	// Of run's goroutine alone.
-	want    int // MTU in force on LIF and interface
-	pending int // MTU from the configuration that is not in force yet; 0 none
+	want    wanted
+	told    told
+	own     [6]byte      // the card's own address, as first read
+	ifUp    bool         // the interface was administratively up when last looked at
+	losses  uint64       // lif.State.Lost when last looked at
+	pending portSettings // what is to be done and has not succeeded yet
 	pause   time.Duration
 	// unsettled: frames are measured against more than want
 	unsettled bool
 
-	mu    sync.Mutex
-	marks mark
-	view  view
+	linkMu sync.Mutex // whoever sets the carrier
+	mu     sync.Mutex
+	marks  mark
+	view   view
 }
 
 // view is what others may see of an owner.
 type view struct {
 	up       bool
 	awaiting string
-	err      error // of the last attempt, or of the last change that failed
-	mac      [6]byte
-	haveMAC  bool
-	iface    iface // nil until it exists
+	err      error   // of the last attempt, or of the last change that failed
+	own      [6]byte // the card's own address
+	haveMAC  bool    // own and want are known
+	want     wanted
+	told     told
+	agentMAC [6]byte // as last read from NetAgent
+	iface    iface   // nil until it exists
 	link     string
+	raisedAt time.Duration // when NetAgent last raised the port
+	lowered  bool          // NetAgent was told to lower it
 	retryAt  time.Duration
 	drift    uint64 // LIF found different from what was wanted
-	putBack  uint64 // MTU changes of the interface that were taken back
+	forgot   uint64 // NetAgent found to have forgotten what it was told
+	putBack  uint64 // changes of the interface that were taken back
 	admin    bool   // the interface is administratively up
 	kernel   kernelView
 	linkErr  error // of the last look at the link
+	// mtuBack and macBack say which change was taken back, and why, until one succeeds
+	mtuBack, macBack string
 }
 
 func (v view) linkUp() bool { return v.link == client.LinkUp }
@@ -141,9 +163,8 @@ func (v view) linkUp() bool { return v.link == client.LinkUp }
 func newOwner(c ownerConfig) *owner {
 	o := &owner{
 		ownerConfig: c, reqs: make(chan *request, queueSize), wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		want: board.DefaultMTU, pause: retryFirst,
+		want: wanted{up: true, mtu: board.DefaultMTU}, pending: c.settings, pause: retryFirst,
 	}
-	o.pending = c.mtu
 	o.view = view{awaiting: "bring-up", link: client.LinkUnknown}
 	return o
 }
@@ -189,7 +210,7 @@ func (o *owner) heed(ctx context.Context) {
 	o.marks = 0
 	o.mu.Unlock()
 	if m&markIface != 0 {
-		if err := o.ifaceChanged(ctx); err != nil {
+		if err := o.follow(ctx, false); err != nil {
 			o.update(func(v *view) { v.err = err })
 		}
 	}
@@ -199,12 +220,20 @@ func (o *owner) heed(ctx context.Context) {
 	if m&markReconcile != 0 {
 		_ = o.reconcile(ctx) // the same
 	}
+	o.publish()
+}
+
+// publish shows what others may see of run's own state.
+func (o *owner) publish() {
+	o.update(func(v *view) { v.want, v.told, v.own = o.want, o.told, o.own })
 }
 
 // serve does one request, unless its asker has gone or the daemon ends.
 func (o *owner) serve(ctx context.Context, r *request) {
 	if ctx.Err() == nil && r.taken.CompareAndSwap(false, true) {
-		r.reply <- r.do(ctx)
+		err := r.do(ctx)
+		o.publish()
+		r.reply <- err
 	}
 }
 
@@ -283,10 +312,11 @@ func (o *owner) provision(ctx context.Context) error {
 	}
 	o.pause = retryFirst
 	o.update(func(v *view) { v.up, v.awaiting, v.err = true, "", nil })
-	o.log.Info("port is up", "port", o.port.Name, "label", o.port.Label, "lif", uint32(o.port.LIF()), "mtu", o.want)
-	if err := o.applyPending(ctx); err != nil {
+	o.log.Info("port is up", "port", o.port.Name, "label", o.port.Label, "lif", uint32(o.port.LIF()), "mtu", o.want.mtu)
+	if err := errors.Join(o.applyPending(ctx), o.follow(ctx, true)); err != nil {
 		o.update(func(v *view) { v.err = err })
 	}
+	o.publish()
 	return nil
 }
 
@@ -300,20 +330,33 @@ func (o *owner) provisionSteps(ctx context.Context) (awaited string, err error) 
 	if err != nil {
 		return "the card to name the port's MAC address", err
 	}
-	o.update(func(v *view) { v.mac, v.haveMAC = mac, true })
-	if o.port.BehindSwitch() {
-		if err := o.agent.SetMAC(ctx, tag, mac); err != nil {
+	// A port that is raised for the first time in the coprocessor's life has no
+	// filters; one that was up before and knows its address has those of then.
+	switch {
+	case !o.snapshot().haveMAC:
+		o.own, o.want.mac, o.told.sure = mac, mac, true
+	case !o.told.up, mac != o.want.mac:
+		o.told.sure = false
+	}
+	o.told.up = true
+	o.update(func(v *view) {
+		v.own, v.want.mac, v.agentMAC, v.haveMAC, v.lowered = o.own, o.want.mac, mac, true, false
+	})
+	if o.port.BehindSwitch() || mac != o.want.mac {
+		if err := o.agent.SetMAC(ctx, tag, o.want.mac); err != nil {
 			return "NetAgent to open the switch's address filter", err
 		}
 	}
-	if err := o.lifs.Provision(ctx, o.port, mac); err != nil {
+	if err := o.lifs.Provision(ctx, o.port, o.want.mac); err != nil {
 		return "the LIF to read back as wanted", err
 	}
-	o.want = int(o.lifs.State(o.port).Want.MTU) // of a live entry, when there was one
-	i, err := o.attach(ctx, o.port, mac, o.want)
+	s := o.lifs.State(o.port)
+	o.want.mtu, o.losses = int(s.Want.MTU), s.Lost // of a live entry, when there was one
+	i, err := o.attach(ctx, o.port, o.want.mac, o.want.mtu)
 	if err != nil {
 		return "the interface to be made", err
 	}
+	o.ifUp = false // a new interface is down, and that is nobody's request
 	o.update(func(v *view) { v.iface = i })
 	return "", nil
 }
@@ -329,34 +372,6 @@ func (o *owner) ifaceGone() {
 	o.log.Warn("interface was removed, or moved to another network namespace; it is made again", "port", o.port.Name)
 }
 
-// reconcile reads the LIF back and repairs it, and the interface's MTU after a
-// missed event.
-func (o *owner) reconcile(ctx context.Context) error {
-	v := o.snapshot()
-	if !v.up {
-		return nil
-	}
-	changed, err := o.lifs.Reconcile(ctx, o.port)
-	if errors.Is(err, lif.ErrPaused) {
-		// Nothing was sent; what went wrong before is still shown.
-		if err := o.ifaceChanged(ctx); err != nil {
-			o.update(func(v *view) { v.err = err })
-			return err
-		}
-		return nil
-	}
-	if changed {
-		o.update(func(v *view) { v.drift++ })
-		o.log.Warn("lif repaired", "port", o.port.Name, "lif", uint32(o.port.LIF()), "err", err)
-	}
-	if err == nil {
-		err = o.applyPending(ctx)
-	}
-	err = errors.Join(err, o.ifaceChanged(ctx))
-	o.update(func(v *view) { v.err = err })
-	return err
-}
-
 // due tells whether a waiting port is to be tried again.
 func (o *owner) due(now time.Duration) bool {
 	v := o.snapshot()
@@ -364,19 +379,22 @@ func (o *owner) due(now time.Duration) bool {
 }
 
 // setLink notes what the card says of the link and gives the kernel its carrier.
+// A port that was lowered has none, whatever was read on the way there.
 func (o *owner) setLink(up bool) error {
+	o.linkMu.Lock()
+	defer o.linkMu.Unlock()
 	v := o.snapshot()
 	if v.iface == nil {
 		return nil
 	}
 	link := client.LinkDown
-	if up {
+	if up && !v.lowered {
 		link = client.LinkUp
 	}
 	if v.link == link {
 		return nil
 	}
-	if err := v.iface.SetCarrier(up); err != nil {
+	if err := v.iface.SetCarrier(link == client.LinkUp); err != nil {
 		return fmt.Errorf("set carrier of %s: %w", o.port, err)
 	}
 	o.update(func(now *view) {

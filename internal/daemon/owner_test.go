@@ -16,6 +16,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/mmio"
+	"oxpd/internal/nwa"
 	"oxpd/internal/port"
 	"oxpd/lif"
 	"oxpd/rpc"
@@ -41,32 +42,77 @@ func (c *leapClock) Sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// fakeAgent answers as NetAgent; err refuses by port.
+// fakeAgent answers as NetAgent about one port.
 type fakeAgent struct {
-	log *[]string
-	err map[board.Tag]error
+	log      *[]string
+	err      map[board.Tag]error // of MAC
+	refuse   map[string]error    // by operation: state, set mac, promisc, allmulti
+	mac      [6]byte             // named by SetMAC; 0: the card's own
+	deaf     bool                // SetMAC is answered and not done
+	forgot   bool                // as after a start: no address until it is raised
+	up       bool
+	promisc  bool
+	allMulti bool
 }
 
-func (a *fakeAgent) note(format string, args ...any) {
-	*a.log = append(*a.log, fmt.Sprintf(format, args...))
+// note logs a request and answers it.
+func (a *fakeAgent) note(op, format string, args ...any) error {
+	*a.log = append(*a.log, fmt.Sprintf(op+" "+format, args...))
+	return a.refuse[op]
 }
 
 func (a *fakeAgent) SetState(_ context.Context, tag board.Tag, up bool) error {
-	a.note("state %v %v", tag, up)
-	return nil
+	err := a.note("state", "%v %v", tag, up)
+	if err == nil {
+		a.up, a.forgot = up, a.forgot && !up // an address comes with the first raise
+	}
+	return err
 }
+
+// ownMAC is the address of a fake card's port.
+func ownMAC(tag board.Tag) [6]byte { return [6]byte{2, 0, 0, 0, byte(tag >> 8), byte(tag)} }
 
 func (a *fakeAgent) MAC(_ context.Context, tag board.Tag) ([6]byte, error) {
-	a.note("mac %v", tag)
-	return [6]byte{2, 0, 0, 0, byte(tag >> 8), byte(tag)}, a.err[tag]
+	_ = a.note("mac", "%v", tag)
+	switch {
+	case a.forgot:
+		return [6]byte{}, nwa.ErrNoMAC
+	case a.mac != [6]byte{}:
+		return a.mac, a.err[tag]
+	}
+	return ownMAC(tag), a.err[tag]
 }
 
-func (a *fakeAgent) SetMAC(_ context.Context, tag board.Tag, _ [6]byte) error {
-	a.note("set mac %v", tag)
-	return nil
+func (a *fakeAgent) SetMAC(_ context.Context, tag board.Tag, mac [6]byte) error {
+	err := a.note("set mac", "%v", tag)
+	if err == nil && !a.deaf {
+		a.mac = mac
+	}
+	return err
+}
+
+func (a *fakeAgent) SetPromisc(_ context.Context, tag board.Tag, on bool) error {
+	err := a.note("promisc", "%v %v", tag, on)
+	if err == nil {
+		a.promisc = on
+	}
+	return err
+}
+
+func (a *fakeAgent) SetAllMulti(_ context.Context, tag board.Tag, on bool) error {
+	err := a.note("allmulti", "%v %v", tag, on)
+	if err == nil {
+		a.allMulti = on
+	}
+	return err
 }
 
 func (a *fakeAgent) LinkUp(context.Context, board.Tag) (bool, error) { return true, nil }
+
+// start is a start of NetAgent: it has forgotten everything.
+func (a *fakeAgent) start() {
+	a.mac, a.forgot, a.up, a.promisc, a.allMulti = [6]byte{}, true, false, false, false
+}
 
 // fakeTable is the coprocessor's table of one LIF.
 type fakeTable struct {
@@ -84,7 +130,16 @@ func (f *fakeTable) LIFRead(context.Context, uint32) (msg.LIF, bool, error) {
 }
 
 func (f *fakeTable) LIFUpdate(_ context.Context, r msg.LIFUpdateReq) error {
-	*f.log = append(*f.log, fmt.Sprintf("lif mask %#x mtu %d", uint16(r.Mask), r.LIF.MTU))
+	line := fmt.Sprintf("lif mask %#x", uint16(r.Mask))
+	switch r.Mask {
+	case msg.MaskCreate, msg.MaskMTU:
+		line += fmt.Sprintf(" mtu %d", r.LIF.MTU)
+	case msg.MaskFwd:
+		line += fmt.Sprintf(" mode %d", r.LIF.Fwd)
+	case msg.MaskMAC:
+		line += fmt.Sprintf(" mac %x", r.LIF.MAC)
+	}
+	*f.log = append(*f.log, line)
 	if f.before != nil {
 		f.before(r)
 	}
@@ -96,8 +151,19 @@ func (f *fakeTable) LIFUpdate(_ context.Context, r msg.LIFUpdateReq) error {
 	}
 	if r.Mask == msg.MaskCreate {
 		f.entry, f.present = r.LIF, true
-	} else if r.Mask == msg.MaskMTU {
+		return nil
+	}
+	if !f.present {
+		return msg.RC(1).Err()
+	}
+	if r.Mask&msg.MaskMTU != 0 {
 		f.entry.MTU = r.LIF.MTU
+	}
+	if r.Mask&msg.MaskMAC != 0 {
+		f.entry.MAC = r.LIF.MAC
+	}
+	if r.Mask&msg.MaskFwd != 0 {
+		f.entry.Fwd = r.LIF.Fwd
 	}
 	return nil
 }
@@ -109,27 +175,56 @@ func (f *fakeTable) PPort(context.Context, msg.PPort) error {
 
 // fakeIface is the kernel's interface.
 type fakeIface struct {
-	log     *[]string
-	mtu     int
-	limit   int
-	carrier bool
-	err     error  // of SetMTU
-	lost    error  // of MTU
-	changed func() // called after each change, as the kernel's event
+	log      *[]string
+	mtu      int
+	limit    int
+	mac      [6]byte
+	isUp     bool
+	promisc  bool
+	allMulti bool
+	bridge   string
+	carrier  bool
+	err      error  // of SetMTU
+	refuse   error  // of SetMAC, SetUp, SetPromisc
+	lost     error  // of Link
+	changed  func() // called after each change, as the kernel's event
 }
 
-func (f *fakeIface) SetMTU(_ context.Context, mtu int) error {
-	*f.log = append(*f.log, fmt.Sprintf("interface mtu %d", mtu))
-	if f.err != nil {
-		return f.err
+// set logs a change and makes it, unless it is refused.
+func (f *fakeIface) set(err error, change func(), format string, args ...any) error {
+	*f.log = append(*f.log, "interface "+fmt.Sprintf(format, args...))
+	if err != nil {
+		return err
 	}
-	f.mtu, f.limit = mtu, max(f.limit, mtu)
+	change()
 	if f.changed != nil {
 		f.changed()
 	}
 	return nil
 }
-func (f *fakeIface) MTU() (int, error) { return f.mtu, f.lost }
+
+func (f *fakeIface) Link() (port.Link, error) {
+	return port.Link{
+		Name: "oxp9", MTU: f.mtu, MAC: f.mac, Up: f.isUp, Promisc: f.promisc, AllMulti: f.allMulti, Bridge: f.bridge,
+	}, f.lost
+}
+
+func (f *fakeIface) SetMTU(_ context.Context, mtu int) error {
+	return f.set(f.err, func() { f.mtu, f.limit = mtu, max(f.limit, mtu) }, "mtu %d", mtu)
+}
+
+func (f *fakeIface) SetMAC(mac [6]byte) error {
+	return f.set(f.refuse, func() { f.mac = mac }, "mac %x", mac)
+}
+
+func (f *fakeIface) SetUp(_ context.Context, up bool) error {
+	return f.set(f.refuse, func() { f.isUp = up }, "up %v", up)
+}
+
+func (f *fakeIface) SetPromisc(_ context.Context, on bool) error {
+	return f.set(f.refuse, func() { f.promisc = on }, "promisc %v", on)
+}
+
 func (f *fakeIface) SetLimit(mtu int) {
 	*f.log = append(*f.log, fmt.Sprintf("limit %d", mtu))
 	f.limit = mtu
@@ -151,20 +246,21 @@ type bench struct {
 func newBench(t *testing.T, port int, mtu int) *bench {
 	t.Helper()
 	b := &bench{clk: &leapClock{}}
-	b.agent = &fakeAgent{log: &b.log, err: map[board.Tag]error{}}
+	b.agent = &fakeAgent{log: &b.log, err: map[board.Tag]error{}, refuse: map[string]error{}}
 	b.table = &fakeTable{log: &b.log}
 	b.iface = &fakeIface{log: &b.log}
 	logger := slog.New(slog.NewTextHandler(&b.logs, nil))
 	b.owner = newOwner(ownerConfig{
-		port: board.ByIndex(port), agent: b.agent, clock: b.clk, log: logger, mtu: mtu,
+		port: board.ByIndex(port), agent: b.agent, clock: b.clk, log: logger, settings: portSettings{mtu: mtu},
 		limit: func() lif.SwitchLimit { return b.limit },
 		lifs:  lif.New(lif.Config{Table: b.table, Clock: b.clk, Logger: logger}),
-		attach: func(_ context.Context, _ board.Port, _ [6]byte, mtu int) (iface, error) {
+		attach: func(_ context.Context, _ board.Port, mac [6]byte, mtu int) (iface, error) {
 			b.log = append(b.log, fmt.Sprintf("attach mtu %d", mtu))
-			b.iface.mtu, b.iface.limit = mtu, mtu
+			*b.iface = fakeIface{log: &b.log, mtu: mtu, limit: mtu, mac: mac, err: b.iface.err, changed: b.iface.changed}
 			return b.iface, nil
 		},
 		detach: func(board.Port, iface) { b.log = append(b.log, "detach") },
+		lost:   func() {},
 	})
 	return b
 }
@@ -194,7 +290,7 @@ func TestProvisionOrder(t *testing.T) {
 		b.table.present, b.table.entry = true, msg.LIF{MAC: [6]byte{2, 0, 0, 0, 0, 1}, MTU: 9000, Fwd: msg.FwdL3}
 		require.NoError(t, b.provision(context.Background()))
 		assert.Equal(t, []string{"state 0x0001 true", "mac 0x0001", "bind", "attach mtu 9000"}, b.log)
-		assert.Equal(t, 9000, b.want)
+		assert.Equal(t, 9000, b.want.mtu)
 	})
 	t.Run("mtu of the configuration comes last", func(t *testing.T) {
 		b := newBench(t, 8, 9000)
@@ -289,7 +385,7 @@ func TestSetMTU(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, 8, 0).up(t)
 			ctx := context.Background()
-			if tc.from != b.want {
+			if tc.from != b.want.mtu {
 				require.NoError(t, b.setMTU(ctx, tc.from, false))
 				b.settle(ctx)
 				b.log = nil
@@ -357,14 +453,14 @@ func TestInterfaceChangedByOthers(t *testing.T) {
 			if tc.set != nil {
 				tc.set(b)
 			}
-			_ = b.ifaceChanged(ctx)
+			_ = b.follow(ctx, false)
 			assert.Equal(t, tc.log, b.log)
 			assert.Equal(t, tc.lif, int(b.table.entry.MTU), "LIF")
 			assert.Equal(t, tc.iface, b.iface.mtu, "interface")
 			b.settle(ctx)
 			assert.Equal(t, tc.iface, b.iface.limit)
 			b.log = nil
-			_ = b.ifaceChanged(ctx) // the news of what was just done
+			_ = b.follow(ctx, false) // the news of what was just done
 			assert.Empty(t, b.log, "own changes are recognised")
 		})
 	}
@@ -428,7 +524,7 @@ func TestSwitchLimitOfAChange(t *testing.T) {
 					}
 				case "netlink":
 					b.iface.mtu = s.value
-					err = b.ifaceChanged(ctx)
+					err = b.follow(ctx, false)
 				case "limit":
 					b.limit = lif.SwitchLimit(s.value)
 				}
@@ -752,12 +848,18 @@ func TestReconcileRepairs(t *testing.T) {
 	b := newBench(t, 8, 0).up(t)
 	b.table.entry.MTU = 9000 // somebody else
 	require.NoError(t, b.reconcile(context.Background()))
-	assert.Equal(t, []string{"lif mask 0x2 mtu 1500"}, b.log)
+	assert.Equal(t, []string{"lif mask 0x2 mtu 1500", "mac 0x0001"}, b.log)
 	assert.Equal(t, uint64(1), b.snapshot().drift)
 	b.table.present = false
 	b.log = nil
 	require.NoError(t, b.reconcile(context.Background()))
-	assert.Equal(t, []string{"lif mask 0xff mtu 1500", "bind"}, b.log)
+	assert.Equal(t, []string{
+		"lif mask 0xff mtu 1500", "bind", // and a fast path that has started anew takes NetAgent with it
+		"state 0x0001 true", "set mac 0x0001", "mac 0x0001", "promisc 0x0001 false", "allmulti 0x0001 false",
+	}, b.log)
+	b.log = nil
+	require.NoError(t, b.reconcile(context.Background()))
+	assert.Equal(t, []string{"mac 0x0001"}, b.log, "once")
 }
 
 func TestInterfaceRemovedByOthers(t *testing.T) {
@@ -769,7 +871,7 @@ func TestInterfaceRemovedByOthers(t *testing.T) {
 	assert.False(t, v.up)
 	assert.True(t, b.due(b.clk.Now()))
 	require.NoError(t, b.provision(context.Background()))
-	assert.Equal(t, []string{"detach", "state 0x0001 true", "mac 0x0001", "attach mtu 1500"}, b.log)
+	assert.Equal(t, []string{"mac 0x0001", "detach", "state 0x0001 true", "mac 0x0001", "attach mtu 1500"}, b.log)
 }
 
 func TestLink(t *testing.T) {

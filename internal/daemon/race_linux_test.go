@@ -99,7 +99,7 @@ func TestFiftyEndsWhileTheMTUChanges(t *testing.T) {
 		assert.NoError(t, d.tx.Close())
 		close(stop)
 		others.Wait()
-		if o.want != board.DefaultMTU {
+		if o.want.mtu != board.DefaultMTU {
 			followed++
 		}
 	}

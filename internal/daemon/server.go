@@ -16,6 +16,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/mmio"
+	"oxpd/internal/nwa"
 	"oxpd/lif"
 	"oxpd/rpc"
 	"oxpd/rpc/msg"
@@ -31,6 +32,7 @@ const (
 	idleLimit      = 5 * time.Second
 	maxClients     = 64
 	mtuLimit       = 12 * time.Second // two commands of 2 s, the same to put the LIF back, and somebody else's in front
+	stateLimit     = 12 * time.Second // an answer of NetAgent takes 12 ms, and a missing one 3 s
 	countersLimit  = 12 * time.Second // four commands of 2 s, and somebody else's in front
 	stopAnswerWait = 20 * time.Second
 )
@@ -39,6 +41,8 @@ const (
 type control interface {
 	status() client.Status
 	ports() client.Ports
+	portView(p board.Port) client.PortView
+	setUp(ctx context.Context, p board.Port, up bool) (client.PortView, error)
 	mtu(p board.Port) client.MTU
 	setMTU(ctx context.Context, p board.Port, mtu int, force bool) (client.MTU, error)
 	stats(only *board.Port) client.Stats
@@ -68,6 +72,32 @@ func newServer(c control, log *slog.Logger) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.status(), nil) })
 	mux.HandleFunc("GET /v1/ports", func(w http.ResponseWriter, _ *http.Request) { answer(w, c.ports(), nil) })
+	mux.HandleFunc("GET /v1/ports/{port}", func(w http.ResponseWriter, r *http.Request) {
+		p, err := board.Parse(r.PathValue("port"))
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
+		answer(w, c.portView(p), nil)
+	})
+	mux.HandleFunc("PUT /v1/ports/{port}/state", func(w http.ResponseWriter, r *http.Request) {
+		p, err := board.Parse(r.PathValue("port"))
+		var in client.SetState
+		if err == nil {
+			err = decode(http.MaxBytesReader(w, r.Body, maxBody), &in)
+		}
+		if err == nil && in.State != client.LinkUp && in.State != client.LinkDown {
+			err = &refusal{fmt.Errorf("state %q: want %s or %s", in.State, client.LinkUp, client.LinkDown), client.CodeUsage}
+		}
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), stateLimit)
+		defer cancel()
+		v, err := c.setUp(ctx, p, in.State == client.LinkUp)
+		answer(w, v, err)
+	})
 	mux.HandleFunc("GET /v1/ports/{port}/mtu", func(w http.ResponseWriter, r *http.Request) {
 		p, err := board.Parse(r.PathValue("port"))
 		if err != nil {
@@ -123,7 +153,8 @@ func newServer(c control, log *slog.Logger) *http.Server {
 		answer(w, v, err)
 	})
 	for path, methods := range map[string]string{
-		"/v1/status": "GET", "/v1/ports": "GET", "/v1/ports/{port}/mtu": "GET, PUT", "/v1/stats": "GET", "/v1/instruments": "GET", "/v1/counters": "GET", "/v1/stop": "POST",
+		"/v1/status": "GET", "/v1/ports": "GET", "/v1/ports/{port}": "GET", "/v1/ports/{port}/state": "PUT", "/v1/ports/{port}/mtu": "GET, PUT",
+		"/v1/stats": "GET", "/v1/instruments": "GET", "/v1/counters": "GET", "/v1/stop": "POST",
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", methods)
@@ -179,6 +210,8 @@ func plain(err error) error {
 		return fmt.Errorf("the body is no object: %s", wrong.Value)
 	case errors.As(err, &wrong) && wrong.Type.Kind() == reflect.Bool:
 		return fmt.Errorf("%s is %s: want true or false", wrong.Field, wrong.Value)
+	case errors.As(err, &wrong) && wrong.Type.Kind() == reflect.String:
+		return fmt.Errorf("%s is %s: want a string", wrong.Field, wrong.Value)
 	case errors.As(err, &wrong):
 		return fmt.Errorf("%s is %s: want a whole number", wrong.Field, wrong.Value)
 	case errors.As(err, &syntax):
@@ -262,11 +295,14 @@ func describe(err error) *client.Error {
 		e.Code = client.CodeUsage
 	case errors.Is(err, mmio.ErrGone):
 		e.Code = client.CodeGone
-	case errors.Is(err, rpc.ErrTimeout), errors.Is(err, rpc.ErrStalled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, lif.ErrBadMAC):
+		e.Code = client.CodeUsage
+	case errors.Is(err, rpc.ErrTimeout), errors.Is(err, rpc.ErrStalled), errors.Is(err, nwa.ErrTimeout), errors.Is(err, nwa.ErrUnanswered),
+		errors.Is(err, context.DeadlineExceeded):
 		e.Code = client.CodeTimeout
 	case errors.Is(err, rpc.ErrNotConfigured):
 		e.Code = client.CodeNotReady
-	case errors.As(err, &rc), errors.As(err, &beyond), errors.Is(err, lif.ErrMismatch):
+	case errors.As(err, &rc), errors.As(err, &beyond), errors.Is(err, lif.ErrMismatch), errors.Is(err, lif.ErrMACInUse), errors.Is(err, nwa.ErrRefused), errors.Is(err, errReadBack):
 		e.Code = client.CodeRefused
 	}
 	if e.Code == client.CodeNotReady && e.Hint == "" {

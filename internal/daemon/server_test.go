@@ -21,6 +21,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/mmio"
+	"oxpd/internal/nwa"
 	"oxpd/lif"
 	"oxpd/rpc"
 	"oxpd/rpc/msg"
@@ -35,6 +36,12 @@ type fakeControl struct {
 func (f *fakeControl) status() client.Status { return client.Status{Schema: client.Schema, PID: 7} }
 func (f *fakeControl) ports() client.Ports {
 	return client.Ports{Schema: client.Schema, Ports: []client.Port{{IfName: "oxp1", Label: "Port1"}}}
+}
+func (f *fakeControl) portView(p board.Port) client.PortView {
+	return client.PortView{IfName: p.Name, Want: client.PortValues{Admin: client.OperUp}}
+}
+func (f *fakeControl) setUp(_ context.Context, p board.Port, up bool) (client.PortView, error) {
+	return client.PortView{IfName: p.Name, Want: client.PortValues{Admin: oper(up)}}, f.err
 }
 func (f *fakeControl) mtu(p board.Port) client.MTU { return client.MTU{IfName: p.Name, LIF: 1500} }
 func (f *fakeControl) setMTU(_ context.Context, p board.Port, mtu int, force bool) (client.MTU, error) {
@@ -106,6 +113,22 @@ func TestClientAndServer(t *testing.T) {
 	m, err = c.ForceMTU(ctx, "Port1", 9000)
 	require.NoError(t, err)
 	assert.Equal(t, 9000, m.LIF)
+	v, err := c.Port(ctx, "F1")
+	require.NoError(t, err)
+	assert.Equal(t, "oxp9", v.IfName)
+	v, err = c.SetState(ctx, "F1", client.LinkDown)
+	require.NoError(t, err)
+	assert.Equal(t, client.OperDown, v.Want.Admin)
+	v, err = c.SetState(ctx, "F1", client.LinkUp)
+	require.NoError(t, err)
+	assert.Equal(t, client.OperUp, v.Want.Admin)
+	_, err = c.SetState(ctx, "F1", "sideways")
+	require.ErrorContains(t, err, `state "sideways": want up or down`)
+	assert.Equal(t, client.CodeUsage, code(err))
+	_, err = c.SetState(ctx, "oxp13", client.LinkUp)
+	assert.Equal(t, client.CodeUnknownPort, code(err))
+	_, err = c.Port(ctx, "oxp13")
+	assert.Equal(t, client.CodeUnknownPort, code(err))
 	st, err := c.Stats(ctx, "oxp3")
 	require.NoError(t, err)
 	assert.Equal(t, "oxp3", st.Ports[0].IfName)
@@ -132,6 +155,11 @@ func TestRefusalsOverTheSocket(t *testing.T) {
 		{"stalled", &rpc.StalledError{Cause: rpc.ErrTimeout}, client.CodeTimeout, false},
 		{"gone", mmio.ErrGone, client.CodeGone, false},
 		{"not up", &refusal{errNotUp, client.CodeNotReady}, client.CodeNotReady, false},
+		{"NetAgent refused", &nwa.StatusError{Status: 1}, client.CodeRefused, false},
+		{"NetAgent does not answer", nwa.ErrTimeout, client.CodeTimeout, false},
+		{"NetAgent keeps another address", errReadBack, client.CodeRefused, false},
+		{"another port's address", lif.ErrMACInUse, client.CodeRefused, false},
+		{"a group address", lif.ErrBadMAC, client.CodeUsage, true},
 		{"before rpc", rpc.ErrNotConfigured, client.CodeNotReady, false},
 		{"anything else", errors.New("odd"), client.CodeFailed, false},
 	} {

@@ -48,22 +48,13 @@ func (d *Daemon) status() client.Status {
 	limit := d.switchLimit()
 	for _, o := range d.allOwners() {
 		v := o.snapshot()
-		switch {
-		case v.up:
+		if v.up {
 			s.PortsUp++
-			if v.err != nil {
-				s.Warnings = append(s.Warnings, fmt.Sprintf("%s: %v", o.port, v.err))
-			}
-			s.Warnings = append(s.Warnings, v.foreign().warnings(o.port, v.mac)...)
 			if mtu := int(d.lifs.State(o.port).Have.MTU); limit.Check(o.port, mtu) != nil {
 				s.Warnings = append(s.Warnings, limit.Warning(o.port, mtu))
 			}
-		case v.err != nil:
-			s.Warnings = append(s.Warnings, fmt.Sprintf("%s waits for %s: %v", o.port, v.awaiting, v.err))
 		}
-		if v.linkErr != nil {
-			s.Warnings = append(s.Warnings, fmt.Sprintf("%s: link unknown: %v", o.port, v.linkErr))
-		}
+		s.Warnings = append(s.Warnings, o.warnings(&v)...)
 	}
 	return s
 }
@@ -83,7 +74,10 @@ func (d *Daemon) ports() client.Ports {
 				q.Awaiting += ": " + v.err.Error()
 			}
 			if v.haveMAC {
-				q.Address = net.HardwareAddr(v.mac[:]).String()
+				q.Address = hwAddr(v.want.mac)
+				if v.want.mac != v.own {
+					q.CardAddress = hwAddr(v.own)
+				}
 			}
 			if v.up {
 				q.State = client.PortUp
@@ -98,9 +92,9 @@ func (d *Daemon) ports() client.Ports {
 				}
 			}
 			q.IfIndex, q.MTU = kernel(v.iface)
-			k := v.foreign()
-			if q.KernelName = k.name; k.mac != [6]byte{} {
-				q.KernelAddress = hwAddr(k.mac)
+			q.KernelName = v.foreignName(p)
+			if mac := v.inKernel().MAC; v.haveMAC && mac != v.want.mac && mac != [6]byte{} {
+				q.KernelAddress = hwAddr(mac)
 			}
 		}
 		out.Ports = append(out.Ports, q)
@@ -110,15 +104,14 @@ func (d *Daemon) ports() client.Ports {
 
 // kernel reads an interface's index and MTU; zeros while there is none.
 func kernel(i iface) (index, mtu int) {
-	p, ok := i.(*port.Port)
-	if !ok {
+	if i == nil {
 		return 0, 0
 	}
-	mtu, err := p.MTU()
+	l, err := i.Link()
 	if err != nil {
 		return 0, 0 // closed or removed since
 	}
-	return p.Index(), mtu
+	return l.Index, l.MTU
 }
 
 func (d *Daemon) owner(p board.Port) *owner {
@@ -167,22 +160,31 @@ func (d *Daemon) mtu(p board.Port) client.MTU {
 // switchLimit is what is known of the switch: what the configuration says.
 func (d *Daemon) switchLimit() lif.SwitchLimit { return d.config().SwitchLimit() }
 
+// served is the owner of a port that takes requests. Errors have a code and a hint.
+func (d *Daemon) served(p board.Port) (*owner, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch o := d.owners[p.Index]; {
+	case d.state == client.StateStopping, d.state == client.StateFailed:
+		return nil, &refusal{fmt.Errorf("the daemon is %s", d.state), client.CodeNotReady}
+	case o == nil:
+		return nil, &hinted{
+			&refusal{fmt.Errorf("%w: the bring-up has not come to the ports", errNotUp), client.CodeNotReady},
+			"see oxpd status for what it waits for",
+		}
+	default:
+		return o, nil
+	}
+}
+
 // setMTU implements control.
 func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int, force bool) (client.MTU, error) {
 	if err := board.CheckMTU(mtu); err != nil {
 		return client.MTU{}, err
 	}
-	d.mu.Lock()
-	o, state := d.owners[p.Index], d.state
-	d.mu.Unlock()
-	switch {
-	case state == client.StateStopping, state == client.StateFailed:
-		return client.MTU{}, &refusal{fmt.Errorf("set mtu of %s: the daemon is %s", p, state), client.CodeNotReady}
-	case o == nil:
-		return client.MTU{}, &hinted{
-			&refusal{fmt.Errorf("set mtu of %s: %w: the bring-up has not come to the ports", p, errNotUp), client.CodeNotReady},
-			"see oxpd status for what it waits for",
-		}
+	o, err := d.served(p)
+	if err != nil {
+		return client.MTU{}, fmt.Errorf("set mtu of %s: %w", p, err)
 	}
 	was := d.mtu(p)
 	if err := o.ask(ctx, func(ctx context.Context) error { return o.setMTU(ctx, mtu, force) }); err != nil {
@@ -196,6 +198,7 @@ func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int, force bool) 
 		m.Warnings = append(m.Warnings, fmt.Sprintf("peers of open connections go on sending frames for an MTU of %d until they probe or learn better; "+
 			"the LIF refuses each and counts it as FROM_WIRE_DROP_MTU_EXCEEDED", was.LIF))
 	}
+	m.Warnings = append(m.Warnings, ipv6Warning(p.Name, mtu)...)
 	return m, nil
 }
 

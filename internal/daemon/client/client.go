@@ -106,6 +106,22 @@ func (c *Client) Ports(ctx context.Context) (*Ports, error) {
 	return get[Ports](ctx, c, "/v1/ports")
 }
 
+// Port reads one port: what it shall be and what it is.
+func (c *Client) Port(ctx context.Context, port string) (*PortView, error) {
+	return get[PortView](ctx, c, "/v1/ports/"+url.PathEscape(port))
+}
+
+// SetState raises or lowers a port (LinkUp, LinkDown), in the card and at the
+// interface. A refusal is an *Error, and the old state stands; only a CodeTimeout
+// whose text says that it has begun leaves that open.
+func (c *Client) SetState(ctx context.Context, port, state string) (*PortView, error) {
+	out := new(PortView)
+	if err := c.do(ctx, http.MethodPut, "/v1/ports/"+url.PathEscape(port)+"/state", SetState{State: state}, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // MTU reads what limits the frames of a port.
 func (c *Client) MTU(ctx context.Context, port string) (*MTU, error) {
 	return get[MTU](ctx, c, "/v1/ports/"+url.PathEscape(port)+"/mtu")

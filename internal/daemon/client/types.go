@@ -85,13 +85,15 @@ type Port struct {
 	IfName  string `json:"ifname"`
 	IfIndex int    `json:"ifindex,omitempty"` // 0 while the interface does not exist
 	Label   string `json:"label"`
-	// KernelName and KernelAddress are the interface's in the kernel where somebody
-	// has made them others than IfName and Address, by which oxpd and the card go on.
+	// KernelName is the interface's where somebody has given it another than IfName,
+	// by which oxpd goes on. KernelAddress is another address than the card has now:
+	// it is on the way there, or could not be put back.
 	KernelName    string `json:"kernel_ifname,omitempty"`
 	KernelAddress string `json:"kernel_address,omitempty"`
+	CardAddress   string `json:"card_address,omitempty"` // the card's own, while Address is another
 
 	Tag       string `json:"tag"`       // 0x8100
-	Address   string `json:"address"`   // empty until the card has named it
+	Address   string `json:"address"`   // empty until the card has named it; then as the interface has it
 	MTU       int    `json:"mtu"`       // of the interface; 0 while it does not exist
 	OperState string `json:"operstate"` // UP, DOWN, as the kernel's carrier
 	Admin     string `json:"admin"`     // UP, DOWN: the interface's administrative state
@@ -131,6 +133,45 @@ func (p *Ports) Find(name string) (Port, bool) {
 		}
 	}
 	return Port{}, false
+}
+
+// PortView is one port: what it shall be, and what each place has that knows of it.
+type PortView struct {
+	Schema      int    `json:"schema"`
+	IfName      string `json:"ifname"`
+	Label       string `json:"label"`
+	KernelName  string `json:"kernel_ifname,omitempty"` // as in Port
+	CardAddress string `json:"card_address,omitempty"`  // the card's own; empty until the card has named it
+	State       string `json:"state"`                   // up or waiting
+	Awaiting    string `json:"awaiting,omitempty"`
+	Bridge      string `json:"bridge,omitempty"` // the one that the interface is a member of
+	BridgeMTU   int    `json:"bridge_mtu,omitempty"`
+
+	Want      PortValues `json:"want"`
+	Interface PortValues `json:"interface"` // the kernel's, read now
+	LIF       PortValues `json:"lif"`       // as last read back
+	NetAgent  PortValues `json:"netagent"`  // address and link as last read; the rest cannot be read, and is what it was told
+
+	PutBack  uint64   `json:"put_back"` // changes of the interface that were taken back
+	Repaired uint64   `json:"repaired"` // times that the card was found to have something else, or to have forgotten it
+	Warnings []string `json:"warnings"`
+}
+
+// PortValues are the settings of a port in one place. What the place does not have,
+// or what is not known, is left out.
+type PortValues struct {
+	Admin    string `json:"admin,omitempty"` // UP, DOWN
+	Link     string `json:"link,omitempty"`  // up, down
+	Address  string `json:"address,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	Mode     string `json:"mode,omitempty"` // L2, L3, both
+	Promisc  *bool  `json:"promisc,omitempty"`
+	AllMulti *bool  `json:"allmulti,omitempty"`
+}
+
+// SetState asks for a port to be raised or lowered.
+type SetState struct {
+	State string `json:"state"` // up or down
 }
 
 // MTU is what limits the frames of one port, each in bytes of layer 3.

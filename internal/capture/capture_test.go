@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -341,6 +342,56 @@ func TestReadsWhatOthersWrite(t *testing.T) {
 			assert.Equal(t, []got{{at, frame, 100}}, out)
 		})
 	}
+}
+
+// TestPcapgo is why this package has a reader of its own (doc.go): what pcapgo
+// makes of files that this one reads, or refuses by name.
+func TestPcapgo(t *testing.T) {
+	read := func(b []byte) (n int, first time.Time, err error) {
+		r, err := pcapgo.NewNgReader(bytes.NewReader(b), pcapgo.NgReaderOptions{WantMixedLinkType: true})
+		if err != nil {
+			return 0, first, err
+		}
+		for ; ; n++ {
+			_, info, err := r.ReadPacketData()
+			if err != nil {
+				return n, first, err
+			}
+			if n == 0 {
+				first = info.Timestamp
+			}
+		}
+	}
+	a := bytesOf(60)
+	unit := func(exp byte) *builder { return le().section().iface(1, 0, 9, 0, 1, 0, exp, 0, 0, 0) }
+	t.Run("a unit of time too fine panics", func(t *testing.T) {
+		assert.Panics(t, func() { _, _, _ = read(unit(0x80 | 64).b) })
+	})
+	t.Run("half a second of 2^-32 s is another time", func(t *testing.T) {
+		_, at, err := read(unit(0x80|32).enhanced(0, 1<<31, 60, a).b)
+		require.Equal(t, io.EOF, err)
+		assert.NotEqual(t, time.Unix(0, 500_000_000).UTC(), at)
+	})
+	t.Run("the end of a block that is not there is no error", func(t *testing.T) {
+		n, _, err := read(le().section().iface(1, 0).u32(6, 92, 0, 0, 0, 60, 60).raw(a[:59]...).b)
+		assert.Equal(t, 0, n)
+		assert.Equal(t, io.EOF, err)
+	})
+	t.Run("an FCS is not told", func(t *testing.T) {
+		n, _, err := read(le().section().iface(1, 0, 13, 0, 1, 0, 4, 0, 0, 0).enhanced(0, 0, 60, a).b)
+		assert.Equal(t, 1, n)
+		assert.Equal(t, io.EOF, err)
+	})
+	t.Run("memory comes before the bytes", func(t *testing.T) {
+		const length = 64 << 20
+		file := le().section().iface(1, 0).u32(6, length+32, 0, 0, 0, length, length).b
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _, err := read(file)
+		runtime.ReadMemStats(&after)
+		assert.Equal(t, io.EOF, err)
+		assert.GreaterOrEqual(t, after.TotalAlloc-before.TotalAlloc, uint64(length))
+	})
 }
 
 func TestRecorder(t *testing.T) {

@@ -9,6 +9,9 @@
 //	 |  driver  <- BARs, DMA, interrupts ->  card  |
 //	 +---------------------------------------------+
 //
+// Port2 is in a third namespace, "apart", where it reaches Port1 through a bridge of
+// the host's and in no other way.
+//
 // The daemon is the real program, started as a child; the demo speaks to it as
 // every client does. The wires' TAPs keep an MTU above 9,000, so that frames
 // that are too long do arrive at the card and it is the LIF that refuses them.

@@ -36,22 +36,25 @@ const (
 	socketName = "oxpd.sock"
 )
 
-// lab is the two namespaces and the daemon between them.
+// lab is the namespaces and the daemon between them.
 type lab struct {
-	host, far *netlab.NS
-	scratch   *netlab.Scratch
-	exe       string
-	client    *client.Client
-	child     *exec.Cmd
-	log       tail
-	exited    chan struct{} // closed when the child has ended
-	exit      error         // how, once it is closed
+	host    *netlab.NS
+	far     *netlab.NS // the far side of every port but one
+	apart   *netlab.NS // that of apartPort
+	scratch *netlab.Scratch
+	exe     string
+	client  *client.Client
+	child   *exec.Cmd
+	log     tail
+	exited  chan struct{} // closed when the child has ended
+	exit    error         // how, once it is closed
 }
 
 // ExtraFiles of the child.
 const (
 	extraScratch = 0
 	extraFar     = 1
+	extraApart   = 2
 )
 
 // openLab makes the namespaces and starts the daemon.
@@ -65,16 +68,9 @@ func openLab(o Options) (_ *lab, err error) {
 	if l.host, err = netlab.New(); err != nil {
 		return nil, err
 	}
-	if l.far, err = netlab.New(); err != nil {
-		return nil, err
-	}
-	for _, n := range []*netlab.NS{l.host, l.far} {
-		// Every frame of the demo is to be one that it sent itself.
-		for _, which := range []string{"all", "default"} {
-			err := n.Sysctl("ipv6/conf/"+which+"/disable_ipv6", "1")
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				return nil, err
-			}
+	for _, n := range []**netlab.NS{&l.host, &l.far, &l.apart} {
+		if *n, err = newSilent(); err != nil {
+			return nil, err
 		}
 	}
 	if l.scratch, err = netlab.NewScratch(); err != nil {
@@ -86,7 +82,7 @@ func openLab(o Options) (_ *lab, err error) {
 	l.client = client.New(l.scratch.Path(socketName))
 	dir := netlab.ChildFDPath(extraScratch)
 	l.child = exec.Command(l.exe, "run", "--sim", "--config", dir+"/"+configName, "--socket", dir+"/"+socketName)
-	l.child.ExtraFiles = []*os.File{extraScratch: l.scratch.File(), extraFar: l.far.File()}
+	l.child.ExtraFiles = []*os.File{extraScratch: l.scratch.File(), extraFar: l.far.File(), extraApart: l.apart.File()}
 	l.child.Stderr = &l.log
 	if err := l.host.Start(l.child); err != nil {
 		l.child = nil
@@ -99,16 +95,50 @@ func openLab(o Options) (_ *lab, err error) {
 	return l, nil
 }
 
-// config hangs a TAP of the far namespace at each front port, and knows the
+// newSilent makes a namespace in which every frame will be one that the demo sent.
+func newSilent() (*netlab.NS, error) {
+	n, err := netlab.New()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range [...]struct{ name, value string }{
+		{"ipv6/conf/all/disable_ipv6", "1"},
+		{"ipv6/conf/default/disable_ipv6", "1"},
+		{"ipv4/igmp_link_local_mcast_reports", "0"}, // of a bridge, which looks for others that know of groups
+	} {
+		if err := n.Sysctl(s.name, s.value); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, errors.Join(err, n.Close())
+		}
+	}
+	return n, nil
+}
+
+// config hangs a TAP of a far namespace at each front port, and knows the
 // switch as it is.
 func config() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "switch:\n  size: %d\n", switchSize)
 	fmt.Fprintf(&b, "sim:\n  timeline: compressed\n  wires:\n")
 	for _, p := range board.All() {
-		fmt.Fprintf(&b, "    %s: tap:%s@%s\n", p.Label, wireName(p), netlab.ChildFDPath(extraFar))
+		ns := extraFar
+		if p.Index == apartPort {
+			ns = extraApart
+		}
+		fmt.Fprintf(&b, "    %s: tap:%s@%s\n", p.Label, wireName(p), netlab.ChildFDPath(ns))
 	}
 	return b.Bytes()
+}
+
+// apartPort is the index of the port whose far side is in a namespace of its own,
+// where it reaches no other port but through the host.
+const apartPort = 1
+
+// farOf is the namespace of a port's far side.
+func (l *lab) farOf(p board.Port) *netlab.NS {
+	if p.Index == apartPort {
+		return l.apart
+	}
+	return l.far
 }
 
 // wireName is the far interface of a port: its label.
@@ -171,7 +201,7 @@ func (l *lab) plug() error {
 			ns   *netlab.NS
 			name string
 			addr netip.Addr
-		}{{l.host, p.Name, hostAddr(p)}, {l.far, wireName(p), farAddr(p)}} {
+		}{{l.host, p.Name, hostAddr(p)}, {l.farOf(p), wireName(p), farAddr(p)}} {
 			if err := end.ns.AddAddr(end.name, netip.PrefixFrom(end.addr, prefixBits)); err != nil {
 				return err
 			}
@@ -191,14 +221,14 @@ func (l *lab) pin() error {
 		if err != nil {
 			return err
 		}
-		far, err := l.far.Link(wireName(p))
+		far, err := l.farOf(p).Link(wireName(p))
 		if err != nil {
 			return err
 		}
 		if err := l.host.AddNeighbour(p.Name, farAddr(p), far.MAC); err != nil {
 			return err
 		}
-		if err := l.far.AddNeighbour(wireName(p), hostAddr(p), host.MAC); err != nil {
+		if err := l.farOf(p).AddNeighbour(wireName(p), hostAddr(p), host.MAC); err != nil {
 			return err
 		}
 	}
@@ -231,7 +261,7 @@ func (l *lab) close() error {
 			<-l.exited
 		}
 	}
-	for _, n := range []*netlab.NS{l.host, l.far} {
+	for _, n := range []*netlab.NS{l.host, l.far, l.apart} {
 		if n != nil {
 			errs = append(errs, n.Close())
 		}

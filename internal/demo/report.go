@@ -36,7 +36,7 @@ type Port struct {
 
 // Check is one exact comparison.
 type Check struct {
-	Part string `json:"part"` // ports, jumbo, switch, tcp, replay, sums
+	Part string `json:"part"` // ports, jumbo, switch, bridge, tcp, replay, sums
 	Name string `json:"name"`
 	Got  string `json:"got"`
 	Want string `json:"want"`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -85,7 +86,7 @@ func run(ctx context.Context, o Options, r *reporter) (err error) {
 		}
 		err = errors.Join(err, l.close())
 	}()
-	for _, part := range []func(context.Context, *lab, *reporter, board.Port) error{ports, frames, switchCap, streams, replays, sums} {
+	for _, part := range []func(context.Context, *lab, *reporter, board.Port) error{ports, frames, switchCap, bridged, streams, replays, sums} {
 		if err := part(ctx, l, r, jumbo); err != nil {
 			return err
 		}
@@ -139,14 +140,14 @@ func ports(ctx context.Context, l *lab, r *reporter, _ board.Port) error {
 		}
 		seen[got.Address] = true
 	}
-	r.check("link, MAC of its own, MTU 1,500 at every port", of(good, board.Ports), of(board.Ports, board.Ports))
+	r.check("link, MAC of its own, MTU 1,500 at every port", fmt.Sprintf("%d of %d", good, board.Ports), fmt.Sprintf("%d of %d", board.Ports, board.Ports))
 	answered := 0
 	for _, p := range board.All() {
 		// The kernel starts an interface's queue a moment after its carrier:
 		// the first request may be lost before it is a frame.
 		ok := false
 		err := await(ctx, pingLimit, func() (bool, error) {
-			_, err := l.far.Ping(ctx, hostAddr(p), smallPing, silence)
+			_, err := l.farOf(p).Ping(ctx, hostAddr(p), smallPing, silence)
 			if ok = err == nil; errors.Is(err, netlab.ErrNoReply) {
 				err = nil
 			}
@@ -211,7 +212,7 @@ func streams(ctx context.Context, l *lab, r *reporter, p board.Port) error {
 	if err := l.rates(ctx, r, p, board.DefaultMTU); err != nil {
 		return err
 	}
-	s, err := netlab.Connect(ctx, l.host, l.far, farAddr(p), false)
+	s, err := netlab.Connect(ctx, l.host, l.farOf(p), farAddr(p), false)
 	if err != nil {
 		return err
 	}
@@ -249,7 +250,7 @@ func streams(ctx context.Context, l *lab, r *reporter, p board.Port) error {
 // rates measures one stream each way.
 func (l *lab) rates(ctx context.Context, r *reporter, p board.Port, mtu int) error {
 	for _, way := range []string{up, down} {
-		s, err := netlab.Connect(ctx, l.host, l.far, farAddr(p), way == down)
+		s, err := netlab.Connect(ctx, l.host, l.farOf(p), farAddr(p), way == down)
 		if err != nil {
 			return err
 		}
@@ -281,17 +282,25 @@ func (l *lab) changeUnder(ctx context.Context, s *netlab.Stream, change func() e
 
 // pings sends requests that must all be answered.
 func (l *lab) pings(ctx context.Context, r *reporter, p board.Port, data, times int) error {
-	answered := 0
-	for range times {
-		_, err := l.far.Ping(ctx, hostAddr(p), data, pingLimit)
-		if err == nil {
-			answered++
-		} else if !errors.Is(err, netlab.ErrNoReply) {
-			return err
-		}
+	answered, err := answers(ctx, l.farOf(p), hostAddr(p), data, times, pingLimit)
+	if err != nil {
+		return err
 	}
 	r.check(fmt.Sprintf("ping with %s bytes", group(uint64(data))), of(answered, times), of(times, times))
 	return nil
+}
+
+// answers sends requests, one after another, and counts the answers.
+func answers(ctx context.Context, from *netlab.NS, to netip.Addr, data, times int, limit time.Duration) (n int, err error) {
+	for range times {
+		_, err := from.Ping(ctx, to, data, limit)
+		if err == nil {
+			n++
+		} else if !errors.Is(err, netlab.ErrNoReply) {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // refused sends requests that the LIF must drop and count, each.
@@ -313,14 +322,9 @@ func (l *lab) refused(ctx context.Context, r *reporter, p board.Port, data int) 
 
 // unanswered sends requests that must be lost.
 func (l *lab) unanswered(ctx context.Context, r *reporter, p board.Port, data int) error {
-	answered := 0
-	for range pingsEach {
-		_, err := l.far.Ping(ctx, hostAddr(p), data, silence)
-		if err == nil {
-			answered++
-		} else if !errors.Is(err, netlab.ErrNoReply) {
-			return err
-		}
+	answered, err := answers(ctx, l.farOf(p), hostAddr(p), data, pingsEach, silence)
+	if err != nil {
+		return err
 	}
 	r.check(fmt.Sprintf("ping with %s bytes", group(uint64(data))), of(answered, pingsEach), of(0, pingsEach))
 	return nil

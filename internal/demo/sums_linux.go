@@ -47,11 +47,11 @@ func sums(ctx context.Context, l *lab, r *reporter, _ board.Port) error {
 func (l *lab) foreign(ctx context.Context) error {
 	p := board.ByIndex(1)
 	mac := net.HardwareAddr{0x02, 0, 0, 0, 0, 0x77}
-	if err := l.far.AddNeighbour(wireName(p), nobody(p), mac); err != nil {
+	if err := l.farOf(p).AddNeighbour(wireName(p), nobody(p), mac); err != nil {
 		return err
 	}
 	for range foreignSent {
-		if _, err := l.far.Ping(ctx, nobody(p), smallPing, time.Millisecond); !errors.Is(err, netlab.ErrNoReply) {
+		if _, err := l.farOf(p).Ping(ctx, nobody(p), smallPing, time.Millisecond); !errors.Is(err, netlab.ErrNoReply) {
 			return fmt.Errorf("ping an address that nobody has: %w", err)
 		}
 	}
@@ -84,7 +84,7 @@ func (l *lab) read(ctx context.Context) (*books, error) {
 	for _, side := range []struct {
 		ns *netlab.NS
 		to map[string]netlab.Link
-	}{{l.host, b.host}, {l.far, b.far}} {
+	}{{l.host, b.host}, {l.far, b.far}, {l.apart, b.far}} {
 		links, err := side.ns.Links()
 		if err != nil {
 			return nil, err

@@ -86,6 +86,42 @@ func (n *NS) SetMTU(name string, mtu int) error {
 	return n.change("mtu", name, func(m *rtnetlink.LinkMessage) { m.Attributes.MTU = uint32(mtu) })
 }
 
+// AddBridge makes a bridge without members.
+func (n *NS) AddBridge(name string) error {
+	err := n.conn.Link.New(&rtnetlink.LinkMessage{
+		Attributes: &rtnetlink.LinkAttributes{Name: name, Info: &rtnetlink.LinkInfo{Kind: "bridge"}},
+	})
+	if err != nil {
+		return fmt.Errorf("netlab: make bridge %s: %w", name, err)
+	}
+	return nil
+}
+
+// SetMaster makes an interface a member of a bridge, or of none when that is "".
+func (n *NS) SetMaster(name, bridge string) error {
+	var master uint32
+	if bridge != "" {
+		l, err := n.Link(bridge)
+		if err != nil {
+			return err
+		}
+		master = l.Index
+	}
+	return n.change("bridge", name, func(m *rtnetlink.LinkMessage) { m.Attributes.Master = &master })
+}
+
+// Delete removes an interface. Its members, if it has any, go on without it.
+func (n *NS) Delete(name string) error {
+	l, err := n.Link(name)
+	if err != nil {
+		return err
+	}
+	if err := n.conn.Link.Delete(l.Index); err != nil {
+		return fmt.Errorf("netlab: remove %s: %w", name, err)
+	}
+	return nil
+}
+
 // AddAddr gives an interface an IPv4 address and with it the route to its prefix.
 func (n *NS) AddAddr(name string, addr netip.Prefix) error {
 	l, err := n.Link(name)

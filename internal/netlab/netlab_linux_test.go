@@ -215,6 +215,32 @@ func TestPing(t *testing.T) {
 	})
 }
 
+func TestBridge(t *testing.T) {
+	n, _ := pair(t, 1500)
+	require.NoError(t, n.AddBridge("br0"))
+	require.NoError(t, n.SetMaster("a0", "br0"))
+	master := func() uint32 {
+		msgs, err := n.conn.Link.List()
+		require.NoError(t, err)
+		for _, m := range msgs {
+			if m.Attributes.Name == "a0" && m.Attributes.Master != nil {
+				return *m.Attributes.Master
+			}
+		}
+		return 0
+	}
+	br0, err := n.Link("br0")
+	require.NoError(t, err)
+	assert.Equal(t, br0.Index, master())
+	require.NoError(t, n.SetMaster("a0", ""))
+	assert.Zero(t, master())
+
+	assert.ErrorIs(t, n.AddBridge("br0"), unix.EEXIST)
+	assert.ErrorIs(t, n.SetMaster("a0", "br1"), unix.ENODEV)
+	require.NoError(t, n.Delete("br0"))
+	assert.ErrorIs(t, n.Delete("br0"), unix.ENODEV)
+}
+
 func TestNeighbourGivesWay(t *testing.T) {
 	a, b := pair(t, 1500)
 	right, err := b.Link("b0")

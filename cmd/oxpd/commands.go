@@ -291,11 +291,11 @@ func (a *app) configCommand() *cobra.Command {
 		&cobra.Command{
 			Use: "check FILE", Short: "say whether the daemon accepts a file", Args: args(1, 1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				c, err := load(cmd, args[0])
+				c, err := loadFor(cmd, args[0])
 				if err != nil {
 					return err
 				}
-				for _, m := range c.Missing() {
+				for _, m := range append(c.Risks(), c.Missing()...) {
 					fmt.Fprintf(a.err, "warning: %s\n", m)
 				}
 				fmt.Fprintf(a.err, "%s: accepted\n", args[0])
@@ -308,7 +308,7 @@ func (a *app) configCommand() *cobra.Command {
 				c := config.Default()
 				if len(args) == 1 {
 					var err error
-					if c, err = load(cmd, args[0]); err != nil {
+					if c, err = loadFor(cmd, args[0]); err != nil {
 						return err
 					}
 				}
@@ -327,12 +327,12 @@ func (a *app) configCommand() *cobra.Command {
 	return cmd
 }
 
+// errNoFile says that a file was to be named, and was not.
+var errNoFile = errors.New("the name of the configuration file is empty")
+
 // load reads a configuration file. A file system that does not answer holds up
 // nobody who interrupts.
-func load(cmd *cobra.Command, path string) (config.Config, error) {
-	if path == "" {
-		return config.Config{}, &usageError{errors.New("the name of the configuration file is empty"), cmd.UseLine()}
-	}
+func load(ctx context.Context, path string) (config.Config, error) {
 	type result struct {
 		c   config.Config
 		err error
@@ -345,7 +345,15 @@ func load(cmd *cobra.Command, path string) (config.Config, error) {
 	select {
 	case r := <-done:
 		return r.c, r.err
-	case <-cmd.Context().Done():
+	case <-ctx.Done():
 		return config.Config{}, fmt.Errorf("read configuration %s: interrupted", path)
 	}
+}
+
+// loadFor is load for a command whose argument the path is.
+func loadFor(cmd *cobra.Command, path string) (config.Config, error) {
+	if path == "" {
+		return config.Config{}, &usageError{errNoFile, cmd.UseLine()}
+	}
+	return load(cmd.Context(), path)
 }

@@ -84,6 +84,8 @@ func TestUsage(t *testing.T) {
 	require.NoError(t, os.WriteFile(good, []byte("workers: 1\n"), 0o600))
 	later := filepath.Join(dir, "later.yaml")
 	require.NoError(t, os.WriteFile(later, []byte("sim: {wires: {F1: 'tap:w@"+none+"'}}\n"), 0o600))
+	risky := filepath.Join(dir, "risky.yaml")
+	require.NoError(t, os.WriteFile(risky, []byte("ports: {oxp1: {mtu: 9000}}\n"), 0o600))
 	pipe := filepath.Join(dir, "pipe")
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
 	long := "/" + strings.Repeat("s", 107)
@@ -167,6 +169,7 @@ func TestUsage(t *testing.T) {
 		{"run with no file", []string{"run", "--sim", "--config", filepath.Join(dir, "x.yaml")}, 1, "no such file", ""},
 		{"config check refuses", []string{"config", "check", bad}, 2, bad + `:2: unknown key "watermrk"`, ""},
 		{"config check accepts", []string{"config", "check", good}, 0, "accepted", ""},
+		{"config check warns of the switch", []string{"config", "check", risky}, 0, "warning: ports.oxp1.mtu: the limit of the switch before oxp1 (Port1) is unknown", ""},
 		{"config show has every default", []string{"config", "show", good}, 0, "", "socket: /run/oxpd/oxpd.sock\nworkers: 1\nwatermark: 1024\ndma-bits: 36\nlink-poll: 1s\nreconcile: 1s\nswitch:\n  size: 0\nsim:\n  timeline: compressed\n  seed: 1\n"},
 		{"no command prints help", nil, 0, "", "Available Commands:"},
 		{"version", []string{"version"}, 0, "", "oxpd " + version},
@@ -433,7 +436,7 @@ func TestSignals(t *testing.T) {
 	}
 	said("msg=running")
 	require.NoError(t, cmd.Process.Signal(unix.SIGHUP))
-	said("SIGHUP is ignored")
+	said("SIGHUP: no configuration file was named at the start, and nothing is read")
 	require.NoError(t, r.Close())
 	require.NoError(t, cmd.Process.Signal(unix.SIGHUP)) // and what it would say
 	for _, mtu := range []string{"9000", "1500"} {
@@ -449,6 +452,61 @@ func TestSignals(t *testing.T) {
 	<-done
 	assert.Equal(t, 0, cmd.ProcessState.ExitCode(), "%v", cmd.ProcessState)
 	assert.NoFileExists(t, socket, "the stop sequence ran")
+}
+
+// TestReload: the file that the daemon was started with, read again at SIGHUP with
+// the same flags laid over it.
+func TestReload(t *testing.T) {
+	exe := build(t)
+	dir := t.TempDir()
+	socket, file := filepath.Join(dir, "oxpd.sock"), filepath.Join(dir, "oxpd.yaml")
+	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
+	write("socket: /run/elsewhere.sock\nworkers: 1\nports: {F1: {mtu: 9000}}\n")
+	p := runDaemon(t, exe, "--socket", socket, "--config", file)
+	ask := func(args ...string) result { return oxpd(t, exe, append(args, "--socket", socket)...) }
+	r := ask("status", "--wait", "1m")
+	require.Equal(t, 0, r.code, "%+v", r)
+	hup := func(until string) {
+		t.Helper()
+		seen := strings.Count(p.log.String(), until)
+		require.NoError(t, p.cmd.Process.Signal(unix.SIGHUP))
+		require.Eventually(t, func() bool { return strings.Count(p.log.String(), until) > seen }, hang, 10*time.Millisecond, until)
+	}
+	const done = "configuration was read again"
+	mtu := func(port string) string { return ask("mtu", port).out }
+	require.Contains(t, mtu("F1"), "effective  9000")
+
+	t.Run("a file that is wrong changes nothing", func(t *testing.T) {
+		write("switch: {size: 2048}\nports:\n  F1: {mtu: 1500}\n  Port1: {mtu: 9000}\n  Port2: {mtu: 71}\n")
+		hup(file + ":5: ports.Port2.mtu: mtu 71 is out of range")
+		assert.Contains(t, p.log.String(), file+":4: ports.Port1.mtu: mtu 9000 of oxp1 (Port1) is more than the switch before it passes: 2030")
+		assert.Contains(t, mtu("F1"), "effective  9000")
+		assert.Contains(t, mtu("Port1"), "switch     unknown")
+		assert.NotContains(t, p.log.String(), done)
+	})
+	t.Run("one that is missing too", func(t *testing.T) {
+		require.NoError(t, os.Rename(file, file+"~"))
+		hup("no such file or directory")
+		assert.Contains(t, mtu("F1"), "effective  9000")
+	})
+	t.Run("one that is right is put into force", func(t *testing.T) {
+		write("workers: 2\nswitch: {size: 2048}\nports:\n  F1: {mtu: 1500}\n  Port1: {mtu: 2030}\n")
+		hup(done)
+		assert.Contains(t, mtu("F1"), "effective  1500")
+		assert.Contains(t, mtu("Port1"), "switch     2030 (config: frames of 2048 bytes)\neffective  2030")
+		assert.Contains(t, p.log.String(), `msg="needs a restart" key=workers running=1 file=2`)
+		assert.NotContains(t, p.log.String(), "key=socket", "the flag is laid over the file")
+	})
+	t.Run("the command line and the limit of the switch", func(t *testing.T) {
+		r := ask("mtu", "Port1", "9000")
+		assert.Equal(t, 1, r.code)
+		assert.Contains(t, r.err, "is more than the switch before it passes: 2030")
+		assert.Contains(t, r.err, "hint: raise the switch's frame size first")
+		r = ask("mtu", "Port1", "9000", "--force")
+		assert.Equal(t, 0, r.code, "%+v", r)
+		assert.Contains(t, r.err, "warning: mtu 9000 of oxp1 (Port1) is more than the switch before it passes")
+		assert.Contains(t, r.out, "lif        9000\ninterface  9000\nswitch     2030 (config: frames of 2048 bytes)\neffective  2030\n")
+	})
 }
 
 // TestUnreachableDaemon that lives: what is said helps.

@@ -29,22 +29,21 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run", Short: "the daemon", Args: args(0, 0),
 		Long: "Brings the card up, gives the host its twelve ports as oxp1 to oxp12, and serves until SIGTERM, SIGINT or oxpd stop.\n" +
-			"SIGHUP is logged and does nothing else: this version reads its configuration once, when it starts.",
+			"SIGHUP reads the configuration file again, with the same flags laid over it: settings of ports, switch.size, link-poll and reconcile\n" +
+			"are put into force, and the log names each other key that has changed, and needs a restart. A file that is wrong changes nothing.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg := config.Default()
-			if cmd.Flags().Changed("config") {
-				var err error
-				if cfg, err = load(cmd, file); err != nil {
-					return err
-				}
+			r := &reader{named: cmd.Flags().Changed("config"), file: file, socket: a.socket}
+			if r.named && file == "" {
+				return &usageError{errNoFile, cmd.UseLine()}
 			}
-			if a.socket != "" {
-				cfg.Socket = a.socket
+			cfg, err := r.read(cmd.Context())
+			if err != nil {
+				return err
 			}
 			if !sim {
 				return &hinted{errNoCard, "oxpd run --sim"}
 			}
-			return a.run(cmd.Context(), cfg, debug)
+			return a.run(cmd.Context(), cfg, r, debug)
 		},
 	}
 	cmd.Flags().BoolVar(&sim, "sim", false, "drive the simulated card inside this process")
@@ -53,7 +52,28 @@ func (a *app) runCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
+// reader reads the configuration of a run, at its start and at each SIGHUP.
+type reader struct {
+	named        bool // a file was named; without one, the defaults hold
+	file, socket string
+}
+
+// read returns the file's configuration with the flags laid over it.
+func (r *reader) read(ctx context.Context) (config.Config, error) {
+	cfg := config.Default()
+	if r.named {
+		var err error
+		if cfg, err = load(ctx, r.file); err != nil {
+			return cfg, err
+		}
+	}
+	if r.socket != "" {
+		cfg.Socket = r.socket
+	}
+	return cfg, nil
+}
+
+func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool) error {
 	level := slog.LevelInfo
 	if debug {
 		level = slog.LevelDebug
@@ -61,8 +81,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
 	a.log = newLogWriter(a.err)
 	a.err = a.log // what is said at the end too: nobody may read it
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
-	defer ignore(log)()
-	err := daemon.New(daemon.Options{
+	d := daemon.New(daemon.Options{
 		Config:    cfg,
 		Version:   buildVersion().String(),
 		Simulated: true,
@@ -70,7 +89,9 @@ func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
 		Open: func(context.Context) (octep.Device, error) {
 			return simcard.Open(cfg.Sim, log)
 		},
-	}).Run(ctx)
+	})
+	defer r.heed(d, log)()
+	err := d.Run(ctx)
 	var running *daemon.RunningError
 	if errors.As(err, &running) {
 		if _, err := os.Lstat(cfg.Socket); errors.Is(err, fs.ErrNotExist) {
@@ -81,27 +102,52 @@ func (a *app) run(ctx context.Context, cfg config.Config, debug bool) error {
 	return err
 }
 
-// ignore keeps SIGHUP, which comes with a terminal that goes away or from somebody
-// who wants the configuration read again, from ending the daemon without its stop
-// sequence, until the function that it returns is called.
-func ignore(log *slog.Logger) (undo func()) {
+// heed reads the configuration again at each SIGHUP, and has the daemon heed it,
+// until the function that it returns is called. Without a file there is nothing to
+// read: SIGHUP, which also comes with a terminal that goes away, is then only logged.
+func (r *reader) heed(d *daemon.Daemon, log *slog.Logger) (undo func()) {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, unix.SIGHUP)
-	quit, done := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
 			select {
 			case <-hup:
-				log.Warn("SIGHUP is ignored: the configuration is read once, at the start", "end", "SIGTERM or oxpd stop")
-			case <-quit:
+				r.again(ctx, d, log)
+			case <-ctx.Done():
 				return
 			}
 		}
 	}()
 	return func() {
 		signal.Stop(hup)
-		close(quit)
+		cancel()
 		<-done
 	}
+}
+
+func (r *reader) again(ctx context.Context, d *daemon.Daemon, log *slog.Logger) {
+	if !r.named {
+		log.Warn("SIGHUP: no configuration file was named at the start, and nothing is read", "end", "SIGTERM or oxpd stop")
+		return
+	}
+	cfg, err := r.read(ctx)
+	if err == nil {
+		log.Info("SIGHUP: the configuration file is read again", "file", r.file)
+		d.Reload(ctx, cfg)
+		return
+	}
+	for _, e := range parts(err) {
+		log.Error("SIGHUP: the configuration file is refused, nothing changes", "err", e)
+	}
+}
+
+// parts are the errors that were joined.
+func parts(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
 }

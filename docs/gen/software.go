@@ -315,7 +315,7 @@ func configuration(root string) (string, error) {
 	d.text("One YAML file, given with `oxpd run --config FILE`. Unknown keys and values out of range are refused with their line; " +
 		"`oxpd config check FILE` is the same code as the daemon's. Without a file these hold (`oxpd config show`):")
 	d.code(string(defaults))
-	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of one port", "Port"}, {"Keys of sim", "Sim"}} {
+	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of switch", "Switch"}, {"Keys of one port", "Port"}, {"Keys of sim", "Sim"}} {
 		fields, err := src.structure(s.name)
 		if err != nil {
 			return "", err
@@ -328,9 +328,22 @@ func configuration(root string) (string, error) {
 		}
 		d.table([]string{"key", "meaning"}, rows)
 	}
+	d.section("SIGHUP")
+	d.text("The daemon reads the same file again, and lays the flags of its command line over it. A file that is wrong changes nothing: " +
+		"the log has each reason with its line. Otherwise the log has a line for each of these:")
+	d.table([]string{"key", "what happens"}, [][]string{
+		{"`switch.size`, `link-poll`, `reconcile`", "in force at once. An MTU that is above a lowered `switch.size` stays, with a warning"},
+		{"keys of a port", "asked for again, also when somebody has set them otherwise meanwhile; what is refused is tried again, as at the start, and keeps no other port from its own. " +
+			"A port that is not up yet takes them when it is"},
+		{"a key of a port that is not in the file any more", "stays as it is, and is no longer tried"},
+		{"`socket`, `workers`, `watermark`, `dma-bits`, `sim`", "stay as they are: `needs a restart`, with the value in force and the file's"},
+	})
 	d.section("Example")
-	d.code(`ports:
-  F1: {mtu: 9000}
+	d.code(`switch: {size: 2048}
+ports:
+  F1: {mtu: 9000, up: true}
+  Port1: {mtu: 2030, mac: 02:00:5e:00:53:01}
+  Port2: {promisc: true}
 sim:
   wires:
     PortF1: tap:wire0@/run/netns/lab

@@ -370,7 +370,7 @@ func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	for _, p := range board.All() {
 		d.owners[p.Index] = newOwner(ownerConfig{
-			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, settings: d.settings(p), limit: d.switchLimit,
+			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, settings: settingsOf(d.cfg.Port(p)), limit: d.switchLimit,
 			attach: d.attach, detach: d.detach, lost: d.foundLost,
 		})
 	}
@@ -394,11 +394,6 @@ func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
 	}
 	d.spawn(ctx, "reconciler", d.reconcile)
 	return fmt.Sprintf("%d of %d up", up, board.Ports), nil
-}
-
-// settings are what the configuration says of a port.
-func (d *Daemon) settings(p board.Port) portSettings {
-	return portSettings{mtu: d.cfg.MTU(p)}
 }
 
 // firstLinks looks at each link once, so that no carrier waits for its turn in

@@ -40,6 +40,10 @@
 // the interface has already, what the card refuses is put back, or stands and is
 // tried again (owner.follow). oxpd's own changes are recognised by their value.
 //
+// A configuration that was read again (Reload) is such requests, one for each port,
+// and what the loops look up at each turn; what would need another bring-up is named
+// and left.
+//
 // # Stop
 //
 // One sequence, whatever asks for it and how often: the handshake is finished,

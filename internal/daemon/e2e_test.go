@@ -491,7 +491,7 @@ func TestForeignMTU(t *testing.T) {
 				updates++
 			}
 		}
-		return r.d.owners[8].snapshot().putBack, strings.Count(r.log.String(), `msg="mtu of the interface is put back" port=oxp9`), updates
+		return r.view("oxp9").PutBack, strings.Count(r.log.String(), `msg="mtu of the interface is put back" port=oxp9`), updates
 	}
 	rounds := func() {
 		t.Helper()

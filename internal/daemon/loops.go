@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"oxpd/internal/daemon/config"
 	"oxpd/internal/mmio"
 	"oxpd/internal/port"
 )
@@ -44,7 +45,7 @@ const trainTime = 10 * time.Second
 func (d *Daemon) pollLinks(ctx context.Context) error {
 	next, raised := 0, 0
 	for odd := false; ; odd = !odd {
-		if err := d.clock.Sleep(ctx, time.Duration(d.config().LinkPoll)); err != nil {
+		if err := d.period(ctx, func(c config.Config) config.Duration { return c.LinkPoll }); err != nil {
 			return nil
 		}
 		o := d.owners[next]
@@ -54,6 +55,20 @@ func (d *Daemon) pollLinks(ctx context.Context) error {
 			next = (next + 1) % len(d.owners)
 		}
 		if err := gone(d.look(ctx, o)); err != nil {
+			return err
+		}
+	}
+}
+
+// period waits for a time of the configuration, in steps, so that another one is
+// heeded soon.
+func (d *Daemon) period(ctx context.Context, of func(c config.Config) config.Duration) error {
+	for began := d.clock.Now(); ; {
+		left := time.Duration(of(d.config())) - (d.clock.Now() - began)
+		if left <= 0 {
+			return ctx.Err()
+		}
+		if err := d.clock.Sleep(ctx, min(left, waitingTick)); err != nil {
 			return err
 		}
 	}
@@ -98,7 +113,7 @@ func (d *Daemon) keepChannel(ctx context.Context) error {
 
 // reconcile keeps everything as it is wanted, for ever.
 func (d *Daemon) reconcile(ctx context.Context) error {
-	r := rounds{due: d.clock.Now() + time.Duration(d.config().Reconcile), losses: d.losses()}
+	r := rounds{last: d.clock.Now(), losses: d.losses()}
 	for {
 		if err := d.clock.Sleep(ctx, min(waitingTick, time.Duration(d.config().Reconcile))); err != nil {
 			return nil
@@ -112,7 +127,7 @@ func (d *Daemon) reconcile(ctx context.Context) error {
 // rounds is where the reconciler stands.
 type rounds struct {
 	next   int           // the port whose turn comes
-	due    time.Duration // when
+	last   time.Duration // when the one before had its
 	losses uint64        // seen and acted upon
 }
 
@@ -136,8 +151,8 @@ func (d *Daemon) turn(ctx context.Context, r *rounds) (err error) {
 	} else {
 		d.rush.Store(false)
 	}
-	if now >= r.due {
-		r.due = now + time.Duration(d.config().Reconcile)
+	if now-r.last >= time.Duration(d.config().Reconcile) {
+		r.last = now
 		d.owners[r.next].notice(markReconcile)
 		r.next = (r.next + 1) % len(d.owners)
 		uplink = uplink || r.next == 0 && d.uplinkErr() != nil

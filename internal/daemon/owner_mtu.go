@@ -67,7 +67,7 @@ func (o *owner) allowed(mtu int) error {
 // warnSwitch logs what the MTU in force risks at the switch.
 func (o *owner) warnSwitch() {
 	if w := o.limit().Warning(o.port, o.want.mtu); w != "" {
-		o.log.Warn("mtu and the switch", "port", o.port.Name, "mtu", o.want.mtu, "why", w)
+		o.log.Warn("frames of this mtu may not pass the switch", "port", o.port.Name, "mtu", o.want.mtu, "why", w)
 	}
 }
 

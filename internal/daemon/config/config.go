@@ -5,7 +5,9 @@
 // type or out of range is refused with its line. Command line flags are laid
 // over the file by the caller.
 //
-// Left out: reloading while running; includes; environment variables.
+// Reload compares what is in force with a file that was read again.
+//
+// Left out: includes; environment variables.
 package config
 
 import (
@@ -24,7 +26,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/dma"
 	"oxpd/lif"
@@ -76,12 +77,6 @@ type Switch struct {
 	Size int `yaml:"size"`
 }
 
-// Port are the settings of one port.
-type Port struct {
-	// MTU is asked for once the port is up; 0 leaves that of the LIF, board.DefaultMTU when it is new.
-	MTU int `yaml:"mtu,omitempty"`
-}
-
 // Timelines of the simulated card's boot.
 const (
 	TimelineCompressed = "compressed"
@@ -113,7 +108,9 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 }
 
 // MarshalYAML implements yaml.Marshaler.
-func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
+func (d Duration) MarshalYAML() (any, error) { return d.String(), nil }
+
+func (d Duration) String() string { return time.Duration(d).String() }
 
 // Default is what runs without a file.
 func Default() Config {
@@ -214,34 +211,11 @@ func (c Config) check(name string, at *yaml.Node) error {
 			bad([]string{d.key}, "%v is out of range: want %v to %v", v, minPoll, maxPoll)
 		}
 	}
-	limit := c.SwitchLimit()
-	if s := c.Switch.Size; s != 0 && !slices.Contains(switchSizes[:], s) {
+	if c.Switch.Size != 0 && c.SwitchLimit() == 0 {
 		bad([]string{"switch", "size"}, "the switch has no mode of %d bytes: want %d, %d or %d, or 0 when it is not known",
-			s, switchSizes[0], switchSizes[1], switchSizes[2])
-		limit = 0
+			c.Switch.Size, switchSizes[0], switchSizes[1], switchSizes[2])
 	}
-	seen := map[string]string{}
-	for _, k := range keys(c.Ports) {
-		path := []string{"ports", k}
-		p, err := board.Parse(k)
-		if err != nil {
-			bad(path, "%v", err)
-			continue
-		}
-		if first, ok := seen[p.Name]; ok {
-			bad(path, "is %s, which is set as %q already", p, first)
-		}
-		seen[p.Name] = k
-		if m := c.Ports[k].MTU; m != 0 {
-			err := board.CheckMTU(m)
-			if err == nil {
-				err = limit.Check(p, m)
-			}
-			if err != nil {
-				bad(append(path, "mtu"), "%v", err)
-			}
-		}
-	}
+	c.checkPorts(bad)
 	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
 	}
@@ -249,18 +223,13 @@ func (c Config) check(name string, at *yaml.Node) error {
 	return errors.Join(errs...)
 }
 
-// MTU returns the MTU that a port is to have, 0 when the file does not say.
-func (c Config) MTU(p board.Port) int {
-	for k, v := range c.Ports {
-		if q, err := board.Parse(k); err == nil && q.Index == p.Index && v.MTU != 0 {
-			return v.MTU
-		}
+// SwitchLimit is what the file says of the switch, 0 when it says nothing that can be.
+func (c Config) SwitchLimit() lif.SwitchLimit {
+	if !slices.Contains(switchSizes[:], c.Switch.Size) {
+		return 0
 	}
-	return 0
+	return lif.SwitchLimit(c.Switch.Size)
 }
-
-// SwitchLimit is what the file says of the switch.
-func (c Config) SwitchLimit() lif.SwitchLimit { return lif.SwitchLimit(c.Switch.Size) }
 
 // WorkerCount is Workers with 0 resolved.
 func (c Config) WorkerCount() int {
@@ -353,6 +322,8 @@ func typeWord(goType string) string {
 		return "a number"
 	case goType == "string":
 		return "text"
+	case goType == "bool":
+		return "true or false"
 	default:
 		return "keys with values"
 	}

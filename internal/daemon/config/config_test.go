@@ -23,7 +23,8 @@ dma-bits: 48
 link-poll: 250ms
 switch: {size: 2048}
 ports:
-  PortF1: {mtu: 9000}
+  PortF1: {mtu: 9000, mac: 02:00:5E:00:53:09, up: true, promisc: off}
+  oxp1: {up: no}
 sim:
   timeline: real
   seed: 7
@@ -34,11 +35,12 @@ sim:
 	want := Default()
 	want.Socket, want.Workers, want.Watermark, want.DMABits, want.LinkPoll = "/run/x.sock", 3, 0x200, 48, Duration(250*time.Millisecond)
 	want.Switch.Size = 2048
-	want.Ports = map[string]Port{"PortF1": {MTU: 9000}}
+	yes, no := true, false
+	want.Ports = map[string]Port{"PortF1": {MTU: 9000, Up: &yes, MAC: &MAC{2, 0, 0x5e, 0, 0x53, 9}, Promisc: &no}, "oxp1": {Up: &no}}
 	want.Sim = Sim{Timeline: TimelineReal, Seed: 7, Wires: map[string]string{"F1": "tap:far1@/run/netns/far"}}
 	assert.Equal(t, want, c)
-	assert.Equal(t, 9000, c.MTU(board.ByIndex(8)))
-	assert.Equal(t, 0, c.MTU(board.ByIndex(0)))
+	assert.Equal(t, want.Ports["PortF1"], c.Port(board.ByIndex(8)))
+	assert.Equal(t, Port{}, c.Port(board.ByIndex(1)))
 }
 
 func TestParseNothing(t *testing.T) {
@@ -75,6 +77,15 @@ func TestParseRefuses(t *testing.T) {
 		{"mtu above the switch", "switch: {size: 2048}\nports:\n  F1: {mtu: 9000}\n  oxp1:\n    mtu: 2031\n",
 			"f:5: ports.oxp1.mtu: mtu 2031 of oxp1 (Port1) is more than the switch before it passes: 2030, for frames of 2048 bytes with FCS"},
 		{"unknown key of the switch", "switch: {sise: 2048}", `f:1: unknown key "sise"`},
+		{"mac too short", "ports:\n  F1:\n    mac: 02:00:5e:00:53\n", `f:3: "02:00:5e:00:53" is not a MAC address: want 02:00:5e:00:53:01`},
+		{"mac too long", "ports: {F1: {mac: 02:00:5e:00:53:01:02:03}}", `f:1: "02:00:5e:00:53:01:02:03" is not a MAC address: want 02:00:5e:00:53:01`},
+		{"mac as a list", "ports: {F1: {mac: [2, 0]}}", `f:1: "" is not a MAC address: want 02:00:5e:00:53:01`},
+		{"mac of nobody", "ports:\n  F1:\n    mac: 00:00:00:00:00:00\n", "f:3: ports.F1.mac: 00:00:00:00:00:00 is no station's address"},
+		{"mac of a group", "ports:\n  F1: {mac: 03:00:5e:00:53:01}\n", "f:2: ports.F1.mac: 03:00:5e:00:53:01 is a group address: want the address of one station, whose first byte is even"},
+		{"mac of everybody", "ports: {F1: {mac: ff:ff:ff:ff:ff:ff}}", "f:1: ports.F1.mac: ff:ff:ff:ff:ff:ff is a group address: want the address of one station, whose first byte is even"},
+		{"mac of two ports", "ports:\n  F1:\n    mac: 02:00:5e:00:53:01\n  oxp1:\n    mac: 02-00-5E-00-53-01\n", `f:5: ports.oxp1.mac: 02:00:5e:00:53:01 is the address of "F1" already`},
+		{"up by a number", "ports:\n  F1:\n    up: 1\n", `f:3: "1" has the wrong type: want true or false`},
+		{"promisc by a word", "ports: {F1: {promisc: maybe}}", `f:1: "maybe" has the wrong type: want true or false`},
 		{"unknown port", "ports:\n  oxp13: {}\n", `f:2: ports.oxp13: unknown port "oxp13": want oxp1 to oxp12, Port1 to Port8, PortF1 to PortF4, or F1 to F4`},
 		{"port twice", "ports:\n  F1: {}\n  oxp9: {}\n", `f:3: ports.oxp9: is oxp9 (PortF1), which is set as "F1" already`},
 		{"timeline", "sim: {timeline: fast}", `f:1: sim.timeline: "fast": want compressed or real`},
@@ -114,7 +125,9 @@ func TestParseNamesEveryUnknownKey(t *testing.T) {
 
 func TestShownConfigurationIsAccepted(t *testing.T) {
 	c := Default()
-	c.Ports = map[string]Port{"oxp9": {MTU: 9000}}
+	no := false
+	c.Ports = map[string]Port{"oxp9": {MTU: 9000, Up: &no, MAC: &MAC{2, 0, 0x5e, 0, 0x53, 9}, Promisc: &no}}
+	c.Switch.Size, c.Workers = 10240, 2
 	b, err := c.YAML()
 	require.NoError(t, err)
 	got, err := Parse("shown", b)
@@ -192,14 +205,52 @@ func TestMissing(t *testing.T) {
 	require.NoError(t, c.Check())
 }
 
+func TestRisks(t *testing.T) {
+	c, err := Parse("f", []byte("ports: {F1: {mtu: 9000}, oxp1: {mtu: 1504}, oxp2: {mtu: 1505}}"))
+	require.NoError(t, err)
+	require.Len(t, c.Risks(), 1)
+	assert.Contains(t, c.Risks()[0], "ports.oxp2.mtu: the limit of the switch before oxp2 (Port2) is unknown")
+	c.Switch.Size = 2048
+	assert.Empty(t, c.Risks())
+}
+
+// FuzzParse: what is accepted passes Check, and is printed as something that is
+// accepted and prints the same.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte("workers: 1\nsim: {wires: {F1: tap:a}}"))
-	f.Add([]byte("ports: {oxp1: {mtu: 9000}}\n---\n"))
-	f.Add([]byte("switch: {size: 2048}\nports: {oxp1: {mtu: 2031}, F1: {mtu: 9000}}"))
+	for _, text := range []string{
+		"workers: 1\nsim: {wires: {F1: tap:a}}",
+		"ports: {oxp1: {mtu: 9000}}\n---\n",
+		"switch: {size: 2048}\nports: {oxp1: {mtu: 2031}, F1: {mtu: 9000}}",
+		"switch: {size: 10240}\nports:\n  Port3: {mtu: 9000, up: no, mac: 02:00:5e:00:53:01, promisc: on}\n",
+		"ports: {F1: {mac: 02:00:5e:00:53:01}, F2: {mac: 02-00-5E-00-53-01}}",
+		"ports: {F1: {mac: 01:00:5e:00:00:01, up: ~, promisc: }}",
+		"ports: &p\n  F1: &q {mtu: 72}\n  F2: *q\n",
+		"link-poll: 10ms\nreconcile: 1m\nwatermark: 0x200\ndma-bits: 0b100000\n",
+		"sim: {timeline: real, seed: 18446744073709551615, wires: {F1: loop:F2, oxp1: 'pcap:a,b@wire'}}",
+	} {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := Parse("f", b)
-		if err == nil && c.Check() != nil {
-			t.Fatal("a file that was accepted does not pass Check")
+		if err != nil {
+			return
+		}
+		if err := c.Check(); err != nil {
+			t.Fatalf("a file that was accepted does not pass Check: %v", err)
+		}
+		shown, err := c.YAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse("shown", shown)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, shown)
+		}
+		if twice, err := again.YAML(); err != nil || string(twice) != string(shown) {
+			t.Fatalf("%s\nbecomes\n%s\n%v", shown, twice, err)
+		}
+		if _, live, fixed := c.Reload(again); live != nil || fixed != nil {
+			t.Fatalf("the same file changes %v and %v", live, fixed)
 		}
 	})
 }

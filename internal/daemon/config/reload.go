@@ -1,0 +1,49 @@
+package config
+
+import (
+	"fmt"
+
+	"oxpd/internal/board"
+)
+
+// Change is a key whose value in a file is not the one that is in force.
+type Change struct{ Key, Running, File string }
+
+// Reload lays a file that was read again over the configuration in force, and
+// returns what is in force then: with its ports, switch, link-poll and reconcile.
+// live are the changes among those but for the ports. fixed are the changes to keys
+// that cannot change while the daemon runs: they stay as they are.
+func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
+	now = file
+	now.Socket, now.Workers, now.Watermark, now.DMABits, now.Sim = c.Socket, c.Workers, c.Watermark, c.DMABits, c.Sim
+
+	note := func(to *[]Change, key string, running, file any) {
+		if ch := (Change{key, fmt.Sprint(running), fmt.Sprint(file)}); ch.Running != ch.File {
+			*to = append(*to, ch)
+		}
+	}
+	note(&live, "switch.size", c.Switch.Size, file.Switch.Size)
+	note(&live, "link-poll", c.LinkPoll, file.LinkPoll)
+	note(&live, "reconcile", c.Reconcile, file.Reconcile)
+
+	note(&fixed, "socket", c.Socket, file.Socket)
+	note(&fixed, "workers", c.Workers, file.Workers)
+	note(&fixed, "watermark", c.Watermark, file.Watermark)
+	note(&fixed, "dma-bits", c.DMABits, file.DMABits)
+	note(&fixed, "sim.timeline", c.Sim.Timeline, file.Sim.Timeline)
+	note(&fixed, "sim.seed", c.Sim.Seed, file.Sim.Seed)
+	for _, p := range board.All() {
+		note(&fixed, "sim.wires."+p.Name, c.Sim.wire(p), file.Sim.wire(p))
+	}
+	return now, live, fixed
+}
+
+// wire is what hangs at a port, "none" when nothing does.
+func (s Sim) wire(p board.Port) string {
+	for k, v := range s.Wires {
+		if q, err := board.Parse(k); err == nil && q.Index == p.Index {
+			return v
+		}
+	}
+	return "none"
+}

@@ -41,11 +41,13 @@ const (
 	smallPing = 56
 )
 
-// lab is a daemon on a simulated card between two namespaces.
+// lab is a daemon on a simulated card between two namespaces, or more: ports that
+// shall reach each other through the host have far sides apart.
 type lab struct {
 	t         *testing.T
 	ctx       context.Context
 	host, far *netlab.NS
+	apart     map[int]*netlab.NS // far sides that are not in far, by the port's index
 	card      *hwsim.Card
 	client    *client.Client
 	log       *buffer
@@ -78,19 +80,28 @@ func (l *buffer) String() string {
 // the books are closed and the daemon is stopped.
 func newLab(t *testing.T, change ...func(*config.Config)) *lab {
 	t.Helper()
+	return newLabApart(t, nil, change...)
+}
+
+// newLabApart is newLab with a namespace for the far side of each of some ports.
+func newLabApart(t *testing.T, apart []board.Port, change ...func(*config.Config)) *lab {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces and TAP interfaces")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &lab{t: t, ctx: ctx, cancel: cancel, ended: make(chan error, 1), log: &buffer{}}
-	l.host, l.far = newNS(t), newNS(t)
+	l.host, l.far, l.apart = newNS(t), newNS(t), map[int]*netlab.NS{}
+	for _, p := range apart {
+		l.apart[p.Index] = newNS(t)
+	}
 
 	cfg := config.Default()
 	cfg.Socket = filepath.Join(t.TempDir(), "oxpd.sock")
 	cfg.LinkPoll, cfg.Reconcile = config.Duration(20*time.Millisecond), config.Duration(20*time.Millisecond)
 	cfg.Sim.Wires = map[string]string{}
 	for _, p := range board.All() {
-		cfg.Sim.Wires[p.Label] = fmt.Sprintf("tap:%s@%s", p.Label, path(l.far))
+		cfg.Sim.Wires[p.Label] = fmt.Sprintf("tap:%s@%s", p.Label, path(l.farOf(p)))
 	}
 	for _, c := range change {
 		c(&cfg)
@@ -164,6 +175,14 @@ func newNS(t *testing.T) *netlab.NS {
 	return ns
 }
 
+// farOf is the namespace of a port's far side.
+func (l *lab) farOf(p board.Port) *netlab.NS {
+	if ns, ok := l.apart[p.Index]; ok {
+		return ns
+	}
+	return l.far
+}
+
 func path(ns *netlab.NS) string { return netlab.FDPath(int(ns.File().Fd())) }
 
 func hostAddr(p board.Port) netip.Addr { return netip.AddrFrom4([4]byte{10, 66, byte(p.Index + 1), 1}) }
@@ -176,9 +195,9 @@ func (l *lab) plug() {
 	l.t.Helper()
 	for _, p := range board.All() {
 		require.NoError(l.t, l.host.AddAddr(p.Name, netip.PrefixFrom(hostAddr(p), prefixBits)))
-		require.NoError(l.t, l.far.AddAddr(p.Label, netip.PrefixFrom(farAddr(p), prefixBits)))
+		require.NoError(l.t, l.farOf(p).AddAddr(p.Label, netip.PrefixFrom(farAddr(p), prefixBits)))
 		require.NoError(l.t, l.host.SetUp(p.Name, true))
-		require.NoError(l.t, l.far.SetUp(p.Label, true))
+		require.NoError(l.t, l.farOf(p).SetUp(p.Label, true))
 		l.neighbours(p)
 	}
 	l.wait("a carrier on every port", func() bool {
@@ -199,10 +218,10 @@ func (l *lab) neighbours(p board.Port) {
 	l.t.Helper()
 	h, err := l.host.Link(p.Name)
 	require.NoError(l.t, err)
-	f, err := l.far.Link(p.Label)
+	f, err := l.farOf(p).Link(p.Label)
 	require.NoError(l.t, err)
 	require.NoError(l.t, l.host.AddNeighbour(p.Name, farAddr(p), f.MAC))
-	require.NoError(l.t, l.far.AddNeighbour(p.Label, hostAddr(p), h.MAC))
+	require.NoError(l.t, l.farOf(p).AddNeighbour(p.Label, hostAddr(p), h.MAC))
 }
 
 // wait polls until something holds.
@@ -246,10 +265,15 @@ type reading struct {
 func (l *lab) read() reading {
 	l.t.Helper()
 	r := reading{host: map[string]netlab.Link{}, far: map[string]netlab.Link{}}
-	for _, side := range []struct {
+	type side struct {
 		ns *netlab.NS
 		to map[string]netlab.Link
-	}{{l.host, r.host}, {l.far, r.far}} {
+	}
+	sides := []side{{l.host, r.host}, {l.far, r.far}}
+	for _, ns := range l.apart {
+		sides = append(sides, side{ns, r.far})
+	}
+	for _, side := range sides {
 		links, err := side.ns.Links()
 		require.NoError(l.t, err)
 		for _, link := range links {

@@ -29,24 +29,30 @@ import (
 // Rows of the list of known bugs that concern a port which goes down and comes
 // up again (docs/contributing/known-bugs.md).
 
-// setUp sets a port's interface and waits until frames pass again.
+// setUp sets a port's interface and waits until the card has followed it.
 func (l *lab) setUp(p board.Port, up bool) {
 	l.t.Helper()
 	require.NoError(l.t, l.host.SetUp(p.Name, up))
-	if up {
-		l.wait(p.Name+" carries frames", func() bool {
-			link, err := l.host.Link(p.Name)
-			require.NoError(l.t, err)
-			return link.Carrier && l.wire(p).Carries()
-		})
-	}
+	l.followed(p, up)
+}
+
+// followed waits until the far side of a port has a link, or has none.
+func (l *lab) followed(p board.Port, up bool) {
+	l.t.Helper()
+	l.wait(fmt.Sprintf("link of %s at the far side: %t", p.Name, up), func() bool {
+		link, err := l.host.Link(p.Name)
+		require.NoError(l.t, err)
+		return l.wire(p).Carries() == up && link.Carrier == (up && link.Up)
+	})
 }
 
 // TestPortDownAndUpLeavesTheRingsAlone: RX-7 and DM-3. Frames arrive for a port
-// that is down, again and again; nothing of the rings is set anew, every frame is
-// in one counter, and no counter is less than it was.
+// that is on its way down, then for one that the card has lowered, again and again;
+// nothing of the rings is set anew, every frame is in one counter, and no counter is
+// less than it was. In the last rounds NetAgent refuses to lower the port, so all of
+// them come through the rings to an interface that is down.
 func TestPortDownAndUpLeavesTheRingsAlone(t *testing.T) {
-	const rounds, each = 20, 200
+	const rounds, refused, each = 20, 3, 200
 	l := newLab(t)
 	p, err := board.Parse("F1")
 	require.NoError(t, err)
@@ -63,14 +69,32 @@ func TestPortDownAndUpLeavesTheRingsAlone(t *testing.T) {
 		wire, _ := s.Wire(p.Name)
 		return port.Counters["tap_down"] + wire.Counters["link_down"]
 	}
+	tapDown := func() uint64 {
+		s, _ := l.stats().Port(p.Name)
+		return s.Counters["tap_down"]
+	}
 	l.card.ResetAccesses()
-	for range rounds {
-		before, at := l.stats(), lost()
-		l.setUp(p, false)
-		for range each {
+	for n := range rounds {
+		before, at, down := l.stats(), lost(), tapDown()
+		if n == rounds-refused {
+			attr := msg.AttrState
+			l.card.Faults(func(f *hwsim.Faults) { f.AgentRefuse = []hwsim.AgentRefusal{{Op: msg.OpSet, Sub: &attr, Port: &p.Tag}} })
+		}
+		lowered := n < rounds-refused
+		require.NoError(t, l.host.SetUp(p.Name, false))
+		for range each / 2 {
+			l.inject(p, b)
+		}
+		l.followed(p, !lowered)
+		for range each / 2 {
 			l.inject(p, b)
 		}
 		l.wait("each frame in a counter", func() bool { return lost() == at+each })
+		if lowered {
+			assert.LessOrEqual(t, tapDown(), down+each/2, "a port that the card has lowered sends nothing on")
+		} else {
+			assert.Equal(t, down+each, tapDown())
+		}
 		l.setUp(p, true)
 		was := received()
 		l.inject(p, b)
@@ -98,7 +122,8 @@ func TestPortDownAndUpLeavesTheRingsAlone(t *testing.T) {
 }
 
 // TestPortDownAndUpWhileTheRingIsFull: TX-6. The card fetches nothing while the
-// port goes down and up, so its queue is full at both moments.
+// port goes down and up, interface and front port, so its queue is full at both
+// moments.
 func TestPortDownAndUpWhileTheRingIsFull(t *testing.T) {
 	const rounds = 100
 	l := newLab(t)
@@ -122,10 +147,9 @@ func TestPortDownAndUpWhileTheRingIsFull(t *testing.T) {
 			send()
 		}
 		l.wait("a full queue", func() bool { s := l.card.RingState(0); return int(s.InPosted)+s.InFlying == wire.IQSlots-1 })
-		require.NoError(t, l.host.SetUp(p.Name, false))
-		require.NoError(t, l.host.SetUp(p.Name, true))
-		l.card.Faults(func(f *hwsim.Faults) { f.StopFetch = false })
+		l.setUp(p, false)
 		l.setUp(p, true)
+		l.card.Faults(func(f *hwsim.Faults) { f.StopFetch = false })
 		l.wait("an empty queue", func() bool { s := l.stats(); return s.Device["tx_posted"] == l.card.RingState(0).InFinished })
 		full := l.stats().Device["tx_iq_full"]
 		l.wait("calm", l.card.Quiesced)

@@ -175,7 +175,11 @@ func TestLoadAsksTheFileItOpens(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 2000 {
-			_, _ = Load(path)
+			if c, err := Load(path); err != nil {
+				assert.ErrorContains(t, err, "not a regular file")
+			} else {
+				assert.Equal(t, 1, c.Workers, "what the file says, and not the pipe")
+			}
 		}
 	}()
 	select {

@@ -14,6 +14,7 @@ import (
 	"oxpd/hwsim"
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/port"
 	"oxpd/internal/sys"
 	"oxpd/rpc/msg"
 )
@@ -270,4 +271,20 @@ func TestInterfaceMovedToAnotherNamespace(t *testing.T) {
 		assert.NotContains(t, string(out), "oxp9")
 		return err
 	}))
+}
+
+// TestNewsOfAReplacedInterface is not about the one that the port has now.
+func TestNewsOfAReplacedInterface(t *testing.T) {
+	b := newBench(t, 8, 0).up(t)
+	called := func() string { v := b.snapshot(); return v.foreignName(b.port) }
+	old := b.iface
+	b.setKernel(old, port.Link{Name: "wan0"})
+	require.Equal(t, "wan0", called())
+	b.ifaceGone()
+	assert.Empty(t, called(), "there is none")
+	b.iface = &fakeIface{log: &b.log}
+	require.NoError(t, b.provision(context.Background()))
+	assert.Empty(t, called(), "the new one")
+	b.setKernel(old, port.Link{Name: "wan0"})
+	assert.Empty(t, called(), "late news of the old one")
 }

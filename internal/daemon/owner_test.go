@@ -188,6 +188,7 @@ type fakeIface struct {
 	refuse   error  // of SetMAC, SetUp, SetPromisc
 	lost     error  // of Link
 	changed  func() // called after each change, as the kernel's event
+	during   func() // called while the carrier is set
 }
 
 // set logs a change and makes it, unless it is refused.
@@ -229,7 +230,13 @@ func (f *fakeIface) SetLimit(mtu int) {
 	*f.log = append(*f.log, fmt.Sprintf("limit %d", mtu))
 	f.limit = mtu
 }
-func (f *fakeIface) SetCarrier(up bool) error { f.carrier = up; return nil }
+func (f *fakeIface) SetCarrier(up bool) error {
+	f.carrier = up
+	if f.during != nil {
+		f.during()
+	}
+	return nil
+}
 
 // bench is an owner with everything around it faked.
 type bench struct {
@@ -884,4 +891,19 @@ func TestLink(t *testing.T) {
 	assert.True(t, b.iface.carrier)
 	require.NoError(t, b.setLink(false))
 	assert.False(t, b.iface.carrier)
+
+	t.Run("an interface that is made meanwhile has no carrier and no link", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		b.iface.during = func() {
+			b.ifaceGone()
+			b.iface = &fakeIface{log: &b.log}
+			require.NoError(t, b.provision(context.Background()))
+		}
+		require.NoError(t, b.setLink(true))
+		assert.Equal(t, client.LinkUnknown, b.snapshot().link)
+		assert.False(t, b.iface.carrier)
+		require.NoError(t, b.setLink(true), "the next look at the link")
+		assert.Equal(t, client.LinkUp, b.snapshot().link)
+		assert.True(t, b.iface.carrier)
+	})
 }

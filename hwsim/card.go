@@ -102,6 +102,15 @@ type Options struct {
 	MACBase     [6]byte  // first of the block of port addresses, Port1's; zero: 02:c8:52:00:00:02
 	Choices     Choices
 	TargetOptions
+
+	// HostVectors is for a front end that is told which vectors have a listener: a
+	// message of one without waits in the pending bits, and the MSI-X table is
+	// storage (choice 16).
+	HostVectors bool
+	// Windows is memory for the facility windows, WindowBytes, which a host may have
+	// mapped: what it stores there the target sees without an access. nil: the
+	// card's own. It must stay until Close.
+	Windows   []byte
 	Latencies Latencies
 	Rates     Rates
 	Queues    Queues
@@ -112,6 +121,9 @@ const (
 	SwitchFrameFound = 2048
 	SwitchFrameJumbo = 10240
 )
+
+// WindowBytes is the size of BAR2's entry 8, which holds the facility windows.
+const WindowBytes = csr.BAR2FacEnd - csr.BAR2Facilities
 
 // mode says what moves the card's time.
 type mode uint8
@@ -188,9 +200,12 @@ func New(o Options) *Card {
 	o.Latencies.defaults()
 	o.Rates.defaults()
 	o.Queues.defaults()
+	if o.Windows == nil {
+		o.Windows = make([]byte, WindowBytes)
+	}
 	c := &Card{
 		o:            o,
-		win:          make([]byte, csr.BAR2FacEnd-csr.BAR2Facilities),
+		win:          o.Windows[:WindowBytes],
 		reportCounts: map[string]uint64{},
 		doorbells:    map[uint32]uint64{},
 	}
@@ -236,6 +251,14 @@ func (c *Card) Kill() {
 	c.lock()
 	c.killed = true
 	c.target.stop()
+	c.leave()
+}
+
+// FunctionReset is a function level reset from outside of configuration space, as
+// VFIO asks for one.
+func (c *Card) FunctionReset() {
+	c.lock()
+	c.functionReset()
 	c.leave()
 }
 

@@ -3,6 +3,8 @@ package hwsim
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"slices"
 	"sort"
 )
 
@@ -10,19 +12,25 @@ import (
 // empty, past the end of the address space, overlapping, or not mapped.
 var ErrDMARegion = errors.New("bad DMA region")
 
-// dmaRegion is one range of host memory that the card may touch.
-type dmaRegion struct {
-	bus uint64
-	mem []byte
+// DMARegion is one range of bus addresses that the card may be sent to.
+type DMARegion struct {
+	Bus      uint64
+	Size     uint64
+	Mem      []byte // Size bytes; nil: the range is taken, and the card cannot reach what is behind it
+	ReadOnly bool   // the card may not write
+	// Foreign is memory of another process, which may take it away while it is
+	// registered: the access then fails with a report, and not the process.
+	Foreign bool
 }
 
-func (r *dmaRegion) end() uint64 { return r.bus + uint64(len(r.mem)) }
+// last is the address of the region's last byte; the end may be 2^64.
+func (r *DMARegion) last() uint64 { return r.Bus + r.Size - 1 }
 
 // dmaTable is the card's only way to host memory: regions by bus address. A CPU
 // address never helps here.
 type dmaTable struct {
-	regions []dmaRegion // sorted by bus address, disjoint
-	last    int         // index of the last hit
+	regions []DMARegion // sorted by bus address, disjoint
+	hit     int         // index of the last hit
 	top     uint64      // end of the highest range that was ever mapped
 }
 
@@ -30,22 +38,24 @@ type dmaTable struct {
 // caller's; it must not move until UnmapDMA returned. A range that overlaps
 // another is refused (ErrDMARegion).
 func (c *Card) MapDMA(bus uint64, mem []byte) error {
+	return c.MapRegion(DMARegion{Bus: bus, Size: uint64(len(mem)), Mem: mem})
+}
+
+// MapRegion is MapDMA for memory with conditions.
+func (c *Card) MapRegion(r DMARegion) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := &c.dma
-	end := bus + uint64(len(mem))
-	if len(mem) == 0 || end < bus {
-		return fmt.Errorf("hwsim: map %d bytes at %#x: %w", len(mem), bus, ErrDMARegion)
+	if r.Size == 0 || r.last() < r.Bus || r.Mem != nil && uint64(len(r.Mem)) != r.Size {
+		return fmt.Errorf("hwsim: map %d bytes at %#x: %w", r.Size, r.Bus, ErrDMARegion)
 	}
-	i := sort.Search(len(t.regions), func(i int) bool { return t.regions[i].bus >= bus })
-	if i > 0 && t.regions[i-1].end() > bus || i < len(t.regions) && t.regions[i].bus < end {
-		return fmt.Errorf("hwsim: map %d bytes at %#x: overlaps: %w", len(mem), bus, ErrDMARegion)
+	i := sort.Search(len(t.regions), func(i int) bool { return t.regions[i].Bus >= r.Bus })
+	if i > 0 && t.regions[i-1].last() >= r.Bus || i < len(t.regions) && t.regions[i].Bus <= r.last() {
+		return fmt.Errorf("hwsim: map %d bytes at %#x: overlaps: %w", r.Size, r.Bus, ErrDMARegion)
 	}
-	t.regions = append(t.regions, dmaRegion{})
-	copy(t.regions[i+1:], t.regions[i:])
-	t.regions[i] = dmaRegion{bus: bus, mem: mem}
-	t.last = i
-	t.top = max(t.top, end)
+	t.regions = slices.Insert(t.regions, i, r)
+	t.hit = i
+	t.top = max(t.top, r.last()+min(1, ^r.last())) // stops at the last address
 	return nil
 }
 
@@ -60,84 +70,130 @@ func (c *Card) TopDMA() uint64 {
 
 // UnmapDMA takes a region back, whole. When it returns, the card touches that
 // memory no more; an access that it tries later is reported.
-func (c *Card) UnmapDMA(bus uint64, size int) error {
+func (c *Card) UnmapDMA(bus uint64, size int) error { return c.UnmapRegion(bus, uint64(size)) }
+
+// UnmapRegion is UnmapDMA for a region of any size.
+func (c *Card) UnmapRegion(bus, size uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := &c.dma
 	for i := range t.regions {
-		if t.regions[i].bus == bus && len(t.regions[i].mem) == size {
-			t.regions = append(t.regions[:i], t.regions[i+1:]...)
-			t.last = 0
+		if t.regions[i].Bus == bus && t.regions[i].Size == size {
+			t.regions = slices.Delete(t.regions, i, i+1)
+			t.hit = 0
 			return nil
 		}
 	}
 	return fmt.Errorf("hwsim: unmap %d bytes at %#x: %w", size, bus, ErrDMARegion)
 }
 
-// find returns n bytes of host memory at a bus address, or nil when they do not
-// lie in one region.
-func (t *dmaTable) find(bus uint64, n int) []byte {
-	if t.last < len(t.regions) {
-		if r := &t.regions[t.last]; bus >= r.bus && bus < r.end() {
-			return r.cut(bus, n)
-		}
+// find returns the index of the region that holds a bus address, -1 for none.
+func (t *dmaTable) find(bus uint64) int {
+	holds := func(i int) bool { return t.regions[i].Bus <= bus && bus <= t.regions[i].last() }
+	if t.hit < len(t.regions) && holds(t.hit) {
+		return t.hit
 	}
 	lo, hi := 0, len(t.regions)
 	for lo < hi {
 		mid := (lo + hi) / 2
-		if t.regions[mid].end() > bus {
+		if t.regions[mid].last() >= bus {
 			hi = mid
 		} else {
 			lo = mid + 1
 		}
 	}
-	if lo == len(t.regions) || bus < t.regions[lo].bus {
-		return nil
+	if lo == len(t.regions) || !holds(lo) {
+		return -1
 	}
-	t.last = lo
-	return t.regions[lo].cut(bus, n)
+	t.hit = lo
+	return lo
 }
 
-func (r *dmaRegion) cut(bus uint64, n int) []byte {
-	off := bus - r.bus
-	if uint64(n) > uint64(len(r.mem))-off {
-		return nil
+// refused says why the card may not access n bytes at a bus address, "" when it
+// may: every byte lies in a region, and regions that follow each other count as
+// one.
+func (t *dmaTable) refused(bus uint64, n int, write bool) string {
+	i := t.find(bus)
+	if i < 0 {
+		return ReportDMAOutside
 	}
-	return r.mem[off : off+uint64(n) : off+uint64(n)]
+	for ; ; i++ {
+		r := &t.regions[i]
+		switch {
+		case r.Mem == nil:
+			return ReportDMANoMemory
+		case write && r.ReadOnly:
+			return ReportDMAReadOnly
+		}
+		here := r.last() - bus + 1 // 0 only for the whole address space, which is no memory
+		if uint64(n) <= here {
+			return ""
+		}
+		bus += here
+		n -= int(here)
+		if bus == 0 || i+1 == len(t.regions) || t.regions[i+1].Bus != bus {
+			return ReportDMAOutside
+		}
+	}
 }
 
-// dmaSlice is host memory for one access of the card, or nil after a report:
-// bus mastering off, or bytes outside every region.
-func (c *Card) dmaSlice(what string, bus uint64, n int) []byte {
+// dmaAccess calls fn for each piece of n bytes of host memory: at counts the bytes
+// before it. It reports and returns false, without a call, when the card may not
+// go there: bus mastering off, or bytes outside every region.
+func (c *Card) dmaAccess(what string, bus uint64, n int, write bool, fn func(m []byte, at int)) bool {
+	why := ""
 	if !c.cfg.busMaster() {
-		c.report(ReportBusMasterOff, "%s of %d bytes at %#x", what, n, bus)
-		return nil
+		why = ReportBusMasterOff
+	} else {
+		why = c.dma.refused(bus, n, write)
 	}
-	m := c.dma.find(bus, n)
-	if m == nil {
-		c.report(ReportDMAOutside, "%s of %d bytes at %#x", what, n, bus)
+	if why != "" {
+		c.report(why, "%s of %d bytes at %#x", what, n, bus)
+		return false
 	}
-	return m
+	for i, at := c.dma.find(bus), 0; at < n; i++ {
+		r := &c.dma.regions[i]
+		off := bus + uint64(at) - r.Bus
+		m := r.Mem[off:min(uint64(len(r.Mem)), off+uint64(n-at))]
+		if r.Foreign {
+			if !survives(fn, m, at) {
+				c.report(ReportDMALost, "%s of %d bytes at %#x", what, n, bus)
+				return false
+			}
+		} else {
+			fn(m, at)
+		}
+		at += len(m)
+	}
+	return true
+}
+
+// survives calls fn and tells whether the memory was there: a file that somebody
+// made shorter after it was mapped is a fault.
+func survives(fn func(m []byte, at int), m []byte, at int) (ok bool) {
+	before := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(before)
+		if ok {
+			return
+		}
+		why := recover()
+		if _, fault := why.(interface{ Addr() uintptr }); !fault {
+			panic(why)
+		}
+	}()
+	fn(m, at)
+	return true
 }
 
 // dmaRead fills p from host memory. It reports and returns false when the card
 // may not read there.
-func (c *Card) dmaRead(bus uint64, p []byte) bool {
-	m := c.dmaSlice("read", bus, len(p))
-	if m == nil {
-		return false
-	}
-	copy(p, m)
-	return true
+func (c *Card) dmaRead(what string, bus uint64, p []byte) bool {
+	return c.dmaAccess(what, bus, len(p), false, func(m []byte, at int) { copy(p[at:], m) })
 }
 
 // dmaWrite writes p to host memory. It reports and returns false when the card
 // may not write there.
-func (c *Card) dmaWrite(bus uint64, p []byte) bool {
-	m := c.dmaSlice("write", bus, len(p))
-	if m == nil {
-		return false
-	}
-	copy(m, p)
-	return true
+func (c *Card) dmaWrite(what string, bus uint64, p []byte) bool {
+	return c.dmaAccess(what, bus, len(p), true, func(m []byte, at int) { copy(m, p[at:]) })
 }

@@ -72,9 +72,7 @@ func (c *Card) fetch(r *ring) {
 		c.fly.push(fetched{ring: r.q})
 		f := c.fly.at(c.fly.len() - 1)
 		bus := where.base + r.in.at*uint64(size)
-		if m := c.dmaSlice("instruction fetch", bus, int(size)); m != nil {
-			copy(f.words[:], m)
-		}
+		c.dmaRead("instruction fetch", bus, f.words[:size])
 		if r.in.control&csr.InControlESR == 0 {
 			swapWords(f.words[:])
 		}
@@ -156,7 +154,7 @@ func (c *Card) execute(f *fetched) {
 			// The bytes at dptr are sent, be they a frame or a fragment list.
 			c.report(ReportGatherSize, "ring %d: gsz %d, dptr %#x", f.ring, gsz, dptr)
 		}
-		ok = c.dmaRead(dptr, p.b)
+		ok = c.dmaRead("read", dptr, p.b)
 	}
 	if !ok {
 		t.badDMA++
@@ -175,14 +173,14 @@ const (
 
 // gather fills b from the fragments of a list at bus.
 func (c *Card) gather(bus uint64, fragments int, b []byte) bool {
+	var group [gatherGroup]byte
 	for i := 0; i < fragments && len(b) > 0; i++ {
-		group := c.dmaSlice("gather list", bus+uint64(i/gatherPtrs*gatherGroup), gatherGroup)
-		if group == nil {
+		if !c.dmaRead("gather list", bus+uint64(i/gatherPtrs*gatherGroup), group[:]) {
 			return false
 		}
 		k := i % gatherPtrs
 		n := min(int(binary.LittleEndian.Uint16(group[2*(gatherPtrs-1-k):])), len(b))
-		if !c.dmaRead(binary.LittleEndian.Uint64(group[8+8*k:]), b[:n]) {
+		if !c.dmaRead("read", binary.LittleEndian.Uint64(group[8+8*k:]), b[:n]) {
 			return false
 		}
 		b = b[n:]

@@ -28,17 +28,20 @@ func (m *msixTable) powerOn() {
 // lock, from whatever goroutine moves the card, and it must not block. As the
 // kernel does for whoever binds a vector, it unmasks the table entry and turns
 // MSI-X on; nil removes the callee and masks the entry. After that the table
-// counts, also when a driver writes to it.
+// counts, also when a driver writes to it. With Options.HostVectors the table is
+// storage, and who has a callee is unmasked.
 func (c *Card) OnIRQ(vector int, fn func()) {
 	if vector < 0 || vector >= csr.MSIXVectors {
 		return
 	}
 	c.lock()
 	c.msix.fn[vector] = fn
-	if fn != nil {
+	switch {
+	case c.o.HostVectors:
+	case fn != nil:
 		c.msix.entry[vector][msixControl] &^= msixMasked
 		c.cfg.b[cfgMSIX+3] |= msixEnable >> 8
-	} else {
+	default:
 		c.msix.entry[vector][msixControl] |= msixMasked
 	}
 	c.msixPending()
@@ -52,13 +55,22 @@ func (c *Card) Messages(vector int) uint64 {
 	return c.msix.told[vector]
 }
 
+// open tells whether a vector's message goes out now: the table says so, or with
+// Options.HostVectors that somebody listens.
+func (c *Card) open(vector int) bool {
+	if c.o.HostVectors {
+		return c.msix.fn[vector] != nil
+	}
+	return c.cfg.msixOn() && c.msix.entry[vector][msixControl]&msixMasked == 0
+}
+
 // message sends a vector's message, or remembers it while the vector is masked.
 // A message is a memory write: without bus mastering it is lost.
 func (c *Card) message(vector int) {
 	if c.gone() {
 		return
 	}
-	if !c.cfg.msixOn() || c.msix.entry[vector][msixControl]&msixMasked != 0 {
+	if !c.open(vector) {
 		c.msix.pending[vector] = true
 		return
 	}
@@ -69,11 +81,8 @@ func (c *Card) message(vector int) {
 
 // msixPending sends what waits for vectors that are not masked any more.
 func (c *Card) msixPending() {
-	if !c.cfg.msixOn() {
-		return
-	}
 	for v := range c.msix.pending {
-		if c.msix.pending[v] && c.msix.entry[v][msixControl]&msixMasked == 0 {
+		if c.msix.pending[v] && c.open(v) {
 			c.msix.pending[v] = false
 			c.message(v)
 		}

@@ -110,14 +110,11 @@ func (c *Card) fetchBatch(r *ring) {
 	where := c.outWhere(r)
 	o.lean = -1
 	o.heldN = wire.FetchBatch
-	m := c.dmaSlice("list fetch", where.base+o.at*wire.ListEntry, wire.FetchBatch*wire.ListEntry)
+	var list [wire.FetchBatch * wire.ListEntry]byte // stays zero when the card may not read it
+	c.dmaRead("list fetch", where.base+o.at*wire.ListEntry, list[:])
 	swap := o.control&csr.OutControlESP == 0 // F25
 	for i := range o.held {
-		o.held[i] = 0
-		if m == nil {
-			continue
-		}
-		o.held[i] = binary.LittleEndian.Uint64(m[i*wire.ListEntry:])
+		o.held[i] = binary.LittleEndian.Uint64(list[i*wire.ListEntry:])
 		if swap {
 			o.held[i] = bits.ReverseBytes64(o.held[i])
 		}
@@ -243,30 +240,34 @@ func (c *Card) place(r *ring, d *parcel, entries []uint64, first int) {
 	for i := first; i < len(entries); i++ {
 		// Bytes from..to of the packet are this buffer's.
 		from, to := i*size, min((i+1)*size, d.bytes())
-		buf := c.dmaSlice("packet write", entries[i], to-from)
-		if buf == nil {
-			continue
-		}
-		at := 0
+		skip := 0
 		if i == 0 {
-			at = min(wire.LenWord, len(buf))
+			skip = min(wire.LenWord, to)
 		}
-		if from+at < wire.PrefixSize {
-			at += copy(buf[at:], prefix[from+at:])
-		}
-		if at < len(buf) {
-			copy(buf[at:], frame[from+at-wire.PrefixSize:])
-		}
+		c.dmaAccess("packet write", entries[i]+uint64(skip), to-from-skip, true, func(m []byte, at int) {
+			at += from + skip
+			if at < wire.PrefixSize {
+				n := copy(m, prefix[at:])
+				m, at = m[n:], at+n
+			}
+			copy(m, frame[at-wire.PrefixSize:])
+		})
 	}
 }
 
 // putLength makes a packet visible: its length word in one big-endian store,
 // after everything else, also for a reader on another core.
 func (c *Card) putLength(r *ring, d *parcel, entry uint64) {
-	if buf := c.dmaSlice("length word", entry, wire.LenWord); buf != nil {
+	c.dmaAccess("length word", entry, wire.LenWord, true, func(m []byte, at int) {
 		c.order.Add(0) // a locked add keeps the stores before it in front
-		binary.BigEndian.PutUint64(buf, d.length)
-	}
+		if len(m) == wire.LenWord {
+			binary.BigEndian.PutUint64(m, d.length)
+			return
+		}
+		var word [wire.LenWord]byte // it lies in two regions
+		binary.BigEndian.PutUint64(word[:], d.length)
+		copy(m, word[at:])
+	})
 }
 
 // prefix fills the fields of datapath.md 3.3; the length word is not touched.

@@ -5,6 +5,9 @@ import "fmt"
 // Names of reports: what a driver did that it must not do.
 const (
 	ReportDMAOutside    = "dma-outside-region"  // the card was sent to memory that nobody registered
+	ReportDMANoMemory   = "dma-no-memory"       // a registered range without memory that the card can reach
+	ReportDMAReadOnly   = "dma-read-only"       // a write to memory that is registered for reading
+	ReportDMALost       = "dma-memory-lost"     // the owner of the memory has taken it away under the card
 	ReportBusMasterOff  = "dma-bus-master-off"  // the card had to reach memory with bus mastering off
 	ReportDecodeOff     = "bar-decode-off"      // BAR access with memory decoding off
 	ReportBadWidth      = "bad-width"           // BAR or config access of a width or alignment that the page does not allow

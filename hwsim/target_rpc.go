@@ -204,7 +204,7 @@ func (t *target) rpcRun(slot int) {
 	var reply []byte
 	room := 0
 	switch {
-	case !t.c.dmaRead(d.Addr, req):
+	case !t.c.dmaRead("read", d.Addr, req):
 		entry.RC = rpcTransFLT
 	case int(d.Len) > len(req)-msg.ReqPayload:
 		entry.Command = msg.Command(req[msg.ReqCommand])
@@ -227,7 +227,7 @@ func (t *target) rpcRun(slot int) {
 		le.PutUint16(b[msg.RespLen:], uint16(len(reply)))
 		b = append(b, reply...)
 		b = le.AppendUint32(b, doneMagic(r.seed))
-		t.c.dmaWrite(d.Addr, b)
+		t.c.dmaWrite("write", d.Addr, b)
 	}
 	t.commands = appendLog(t.commands, entry)
 	if r.livelock {

@@ -103,17 +103,11 @@ type Options struct {
 	Choices     Choices
 	TargetOptions
 
-	// HostVectors is for a front end that is told which vectors have a listener: a
-	// message of one without waits in the pending bits, and the MSI-X table is
-	// storage (choice 16).
-	HostVectors bool
-	// Windows is memory for the facility windows, WindowBytes, which a host may have
-	// mapped: what it stores there the target sees without an access. nil: the
-	// card's own. It must stay until Close.
-	Windows   []byte
-	Latencies Latencies
-	Rates     Rates
-	Queues    Queues
+	HostVectors bool   // a vector without a listener is masked, and the MSI-X table is storage (choice 16); for a front end that is told who listens
+	Windows     []byte // memory of WindowBytes for the facility windows, which a host may have mapped too; it stays until Close. nil: the card's own
+	Latencies   Latencies
+	Rates       Rates
+	Queues      Queues
 }
 
 // Frame caps in bytes, FCS included (datapath.md 5.3).

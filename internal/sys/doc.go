@@ -11,6 +11,8 @@
 // cannot be brought home again is never returned to the scheduler: it ends
 // with the goroutine.
 //
+// ListenUnix makes a unix socket where a dead process may have left one.
+//
 // Left out: multi-queue TAPs, vhost, eBPF filters, namespaces other than the
 // network's. Systems other than Linux get errors.ErrUnsupported.
 package sys

@@ -89,8 +89,8 @@ type Sim struct {
 	Timeline string `yaml:"timeline"`
 	// Seed of what the model draws at random.
 	Seed uint64 `yaml:"seed"`
-	// Wires says what hangs at a front port: tap:NAME[@PATH], pcap:IN[,OUT][@OPTIONS] or loop:PORT; docs/simulator/wires.md has
-	// each of them. A port without an entry has a wire that nothing hangs at; its link is up all the same.
+	// Wires says what hangs at a front port: tap:NAME[@PATH], pcap:IN[,OUT][@OPTIONS], unix:PATH or loop:PORT; docs/simulator/wires.md
+	// has each of them. A port without an entry has a wire that nothing hangs at; its link is up all the same.
 	Wires map[string]string `yaml:"wires,omitempty"`
 }
 

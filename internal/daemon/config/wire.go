@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
 )
 
 // WireKind is what hangs at a front port of the simulated card.
@@ -18,6 +19,7 @@ type WireKind string
 const (
 	WireTAP  WireKind = "tap"  // a TAP interface of this machine
 	WirePcap WireKind = "pcap" // captures: one that is replayed, one that is recorded
+	WireUnix WireKind = "unix" // another process, by a socket
 	WireLoop WireKind = "loop" // a cable to another front port
 )
 
@@ -43,12 +45,14 @@ type Wire struct {
 	Start      time.Duration // from the link's coming up to the first frame
 	RewriteMAC bool          // unicast frames get the port's address as their destination
 
+	Socket string // path of the socket of WireUnix
+
 	Peer board.Port // other end of a loop
 }
 
 // Forms of a wire, for messages.
 const (
-	wireForms = "tap:NAME[@PATH], pcap:IN[,OUT][@OPTIONS] or loop:PORT"
+	wireForms = "tap:NAME[@PATH], pcap:IN[,OUT][@OPTIONS], unix:PATH or loop:PORT"
 	pcapForm  = "pcap:IN[,OUT][@OPTIONS] or pcap:,OUT"
 	pcapWords = "capture, wire, start=DURATION, rewrite-mac"
 	// maxStart bounds a delay that is surely a mistake.
@@ -62,6 +66,7 @@ const (
 //	tap:NAME[@PATH]            PATH: a network namespace
 //	pcap:IN[,OUT][@OPTIONS]    OPTIONS: words with commas between them
 //	pcap:,OUT                  record only
+//	unix:PATH                  PATH: a socket that is made
 //	loop:PORT
 //
 // The words are capture or wire (the pace; capture unless said), start=DURATION
@@ -76,6 +81,8 @@ func ParseWire(s string) (Wire, error) {
 		err = w.parseTAP(rest)
 	case WirePcap:
 		err = w.parsePcap(rest)
+	case WireUnix:
+		w.Socket, err = rest, client.CheckSocket(rest)
 	case WireLoop:
 		w.Peer, err = board.Parse(rest)
 	default:
@@ -184,6 +191,8 @@ func (w Wire) String() string {
 			return "tap:" + w.TAP + "@" + w.NetNS
 		}
 		return "tap:" + w.TAP
+	case WireUnix:
+		return "unix:" + w.Socket
 	case WireLoop:
 		return "loop:" + w.Peer.Name
 	}
@@ -209,6 +218,7 @@ func (c Config) checkWires(bad func(path []string, format string, args ...any)) 
 	at := map[int]string{}       // key of the wire at a port
 	files := map[string]string{} // key that records a file
 	taps := map[string]string{}  // key that has an interface
+	socks := map[string]string{} // key that has a socket
 	wires := map[string]Wire{}
 	for _, k := range keys(c.Sim.Wires) {
 		path := []string{"sim", "wires", k}
@@ -239,6 +249,13 @@ func (c Config) checkWires(bad func(path []string, format string, args ...any)) 
 				bad(path, "interface %s hangs at %s already: name another one", w.TAP, first)
 			}
 			taps[tap] = k
+		}
+		if w.Kind == WireUnix {
+			sock := filepath.Clean(w.Socket)
+			if first, ok := socks[sock]; ok {
+				bad(path, "socket %s is that of %s already: name another one", w.Socket, first)
+			}
+			socks[sock] = k
 		}
 		if w.Out != "" {
 			out := filepath.Clean(w.Out)

@@ -30,6 +30,7 @@ func TestParseWire(t *testing.T) {
 		{"options in another order", "pcap:in.pcap@rewrite-mac,capture", Wire{Kind: WirePcap, In: "in.pcap", Pace: PaceCapture, RewriteMAC: true}},
 		{"path with @", "pcap:a@b.pcap@capture", Wire{Kind: WirePcap, In: "a@b.pcap", Pace: PaceCapture}},
 		{"colon in a path", "pcap:c:in.pcap", Wire{Kind: WirePcap, In: "c:in.pcap", Pace: PaceCapture}},
+		{"socket", "unix:/run/f1.sock", Wire{Kind: WireUnix, Socket: "/run/f1.sock"}},
 		{"loop by name", "loop:oxp2", Wire{Kind: WireLoop, Peer: oxp2}},
 		{"loop by label", "loop:port2", Wire{Kind: WireLoop, Peer: oxp2}},
 	} {
@@ -43,7 +44,7 @@ func TestParseWire(t *testing.T) {
 
 func TestParseWireRefuses(t *testing.T) {
 	const (
-		forms = "want tap:NAME[@PATH], pcap:IN[,OUT][@OPTIONS] or loop:PORT"
+		forms = "want tap:NAME[@PATH], pcap:IN[,OUT][@OPTIONS], unix:PATH or loop:PORT"
 		pcap  = "want pcap:IN[,OUT][@OPTIONS] or pcap:,OUT"
 		words = "want capture, wire, start=DURATION, rewrite-mac; a path with @ needs options behind it, such as @capture"
 	)
@@ -71,6 +72,8 @@ func TestParseWireRefuses(t *testing.T) {
 		{"start without a unit", "pcap:in@start=5", `option "start=5": want start=DURATION, 0s to 1h0m0s`},
 		{"start before the link", "pcap:in@start=-1s", `option "start=-1s": want start=DURATION, 0s to 1h0m0s`},
 		{"start next day", "pcap:in@start=24h", `option "start=24h": want start=DURATION, 0s to 1h0m0s`},
+		{"socket without a path", "unix:", "empty: want a path"},
+		{"socket that is a directory", "unix:/run/", "ends in /: want the path of a socket and not of its directory"},
 		{"loop to nowhere", "loop:", `unknown port "": want oxp1 to oxp12, Port1 to Port8, PortF1 to PortF4, or F1 to F4`},
 		{"loop to an unknown port", "loop:oxp13", `unknown port "oxp13": want oxp1 to oxp12, Port1 to Port8, PortF1 to PortF4, or F1 to F4`},
 	} {
@@ -108,6 +111,10 @@ func TestWiresTogether(t *testing.T) {
 			"a recording over another port's capture", "oxp1: pcap:in\n    oxp2: pcap:,in",
 			"f:3: sim.wires.oxp1: in is overwritten by the recording at oxp2: name another file",
 		},
+		{
+			"two ports on one socket", "oxp1: unix:s\n    oxp2: unix:./s",
+			"f:4: sim.wires.oxp2: socket ./s is that of oxp1 already: name another one",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Parse("f", []byte("sim:\n  wires:\n    "+tc.text+"\n"))
@@ -123,7 +130,7 @@ func TestWiresTogether(t *testing.T) {
 // FuzzParseWire: what is accepted is printed as something that means the same.
 func FuzzParseWire(f *testing.F) {
 	for _, s := range []string{
-		"tap:far@/run/netns/lab", "pcap:a@b,c@wire,start=1s,rewrite-mac", "pcap:,out", "loop:F1", "pcap:in,out", "veth:x", "pcap:a@start=1h",
+		"tap:far@/run/netns/lab", "pcap:a@b,c@wire,start=1s,rewrite-mac", "pcap:,out", "loop:F1", "pcap:in,out", "veth:x", "pcap:a@start=1h", "unix:/run/s",
 	} {
 		f.Add(s)
 	}

@@ -41,7 +41,7 @@ type pcapWire struct {
 }
 
 // attachPcap opens the captures and hangs them at a front port.
-func (d *Device) attachPcap(p board.Port, spec config.Wire) error {
+func (d *Board) attachPcap(p board.Port, spec config.Wire) error {
 	w := &pcapWire{log: d.log, port: p, spec: spec, closed: make(chan struct{})}
 	w.ready = func() ([6]byte, bool) {
 		lif, live := d.Card.LIF(uint32(p.LIF()))

@@ -6,9 +6,10 @@
 //
 //	tap:NAME       Wire <-> TAP interface
 //	pcap:IN,OUT    Wire <-- replay <-- IN        Wire --> Recorder --> OUT
+//	unix:PATH      Wire <-> process that has connected to PATH
 //	loop:PORT      Wire <-> Wire of PORT
 //
-// Left out: a card in another process.
+// A Board is also what `oxpd sim serve` shows to another process.
 package simcard
 
 import (
@@ -30,9 +31,8 @@ import (
 // that are too long for a LIF really arrive at the card.
 const WireMTU = 9200
 
-// Device is a simulated card with its wires.
-type Device struct {
-	octep.Device
+// Board is a simulated card with its wires.
+type Board struct {
 	Card *hwsim.Card // for tests and for `oxpd sim`
 
 	log   *slog.Logger
@@ -40,10 +40,11 @@ type Device struct {
 	pcaps [board.Ports]*pcapWire
 }
 
-// Open makes the card, switches it on and hangs the wires at it. The interfaces
-// of the wires exist until Close. A capture that is damaged is refused here,
-// before anything is on a wire. A nil logger discards.
-func Open(cfg config.Sim, log *slog.Logger) (*Device, error) {
+// NewBoard makes a card and hangs the wires at it; Start switches it on. The
+// interfaces of the wires exist until Close. A capture that is damaged is refused
+// here, before anything is on a wire. change may change what kind of card it is. A
+// nil logger discards.
+func NewBoard(cfg config.Sim, log *slog.Logger, change ...func(*hwsim.Options)) (*Board, error) {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -51,19 +52,54 @@ func Open(cfg config.Sim, log *slog.Logger) (*Device, error) {
 	if cfg.Timeline == config.TimelineReal {
 		o.Timeline = hwsim.Real()
 	}
-	card := hwsim.New(o)
-	d := &Device{Device: simdev.New(card), Card: card, log: log}
+	for _, f := range change {
+		f(&o)
+	}
+	d := &Board{Card: hwsim.New(o), log: log}
 	for name, text := range cfg.Wires {
 		if err := d.attach(name, text); err != nil {
 			return nil, errors.Join(err, d.Close())
 		}
 	}
-	card.Start()
 	return d, nil
 }
 
+// Close takes the wires away, with every recording in its file, and switches the
+// card off.
+func (d *Board) Close() error {
+	var errs []error
+	for _, stop := range d.stop {
+		errs = append(errs, stop())
+	}
+	d.Card.Close()
+	return errors.Join(errs...)
+}
+
+// Device is a board as the daemon sees it.
+type Device struct {
+	octep.Device
+	*Board
+}
+
+// Open is NewBoard for the daemon, and switches it on.
+func Open(cfg config.Sim, log *slog.Logger) (*Device, error) {
+	b, err := NewBoard(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	b.Card.Start()
+	return &Device{simdev.New(b.Card), b}, nil
+}
+
+// EndsOnClose tells that the next start meets another card, which knows nothing of
+// this one.
+func (d *Device) EndsOnClose() bool { return true }
+
+// Close unbinds the device and ends the board.
+func (d *Device) Close() error { return errors.Join(d.Device.Close(), d.Board.Close()) }
+
 // attach hangs a wire at a front port.
-func (d *Device) attach(name, text string) error {
+func (d *Board) attach(name, text string) error {
 	p, err := board.Parse(name)
 	if err != nil {
 		return fmt.Errorf("simcard: %w", err)
@@ -75,6 +111,8 @@ func (d *Device) attach(name, text string) error {
 			err = d.attachTAP(p, spec)
 		case config.WirePcap:
 			err = d.attachPcap(p, spec)
+		case config.WireUnix:
+			err = d.attachUnix(p, spec)
 		case config.WireLoop:
 			// The mirror image may be in the configuration too: the later one joins
 			// what is joined.
@@ -88,9 +126,9 @@ func (d *Device) attach(name, text string) error {
 	return nil
 }
 
-func (d *Device) wire(p board.Port) *hwsim.Wire { return d.Card.Wire(uint16(p.Tag)) }
+func (d *Board) wire(p board.Port) *hwsim.Wire { return d.Card.Wire(uint16(p.Tag)) }
 
-func (d *Device) attachTAP(p board.Port, spec config.Wire) error {
+func (d *Board) attachTAP(p board.Port, spec config.Wire) error {
 	tap, err := port.OpenWire(spec.TAP, spec.NetNS, WireMTU)
 	if err != nil {
 		return err
@@ -101,7 +139,7 @@ func (d *Device) attachTAP(p board.Port, spec config.Wire) error {
 }
 
 // WireStats are the counters of every front port's wire.
-func (d *Device) WireStats() []client.WireStats {
+func (d *Board) WireStats() []client.WireStats {
 	var all []client.WireStats
 	for _, p := range board.All() {
 		s := d.wire(p).Stats()
@@ -116,20 +154,4 @@ func (d *Device) WireStats() []client.WireStats {
 		all = append(all, w)
 	}
 	return all
-}
-
-// EndsOnClose tells that the next start meets another card, which knows nothing of
-// this one.
-func (d *Device) EndsOnClose() bool { return true }
-
-// Close takes the wires away, with every recording in its file, and switches the
-// card off.
-func (d *Device) Close() error {
-	var errs []error
-	for _, stop := range d.stop {
-		errs = append(errs, stop())
-	}
-	errs = append(errs, d.Device.Close())
-	d.Card.Close()
-	return errors.Join(errs...)
 }

@@ -158,6 +158,18 @@ func TestUsage(t *testing.T) {
 		{"unknown flag", []string{"status", "--jsn"}, 2, "unknown flag: --jsn", ""},
 		{"unknown command of config", []string{"config", "chck"}, 2, `unknown command "chck"`, ""},
 		{"run without the simulated card", []string{"run"}, 1, "hint: oxpd run --sim", ""},
+		{"run with two cards", []string{"run", "--sim", "--device", "vfio-user:" + none}, 2, "--sim and --device are two cards", ""},
+		{"run with a device of another kind", []string{"run", "--device", "0000:01:00.0"}, 2, `device "0000:01:00.0": want vfio-user:PATH`, ""},
+		{"run with a device of no path", []string{"run", "--device", "vfio-user:"}, 2, `device "vfio-user:": empty: want a path`, ""},
+		{"serve without a socket", []string{"sim", "serve"}, 2, "where? --vfio-user is missing", ""},
+		{"serve on no socket", []string{"sim", "serve", "--vfio-user", "/tmp/"}, 2, `--vfio-user "/tmp/": ends in /`, ""},
+		{"serve in the place of a file", []string{"sim", "serve", "--vfio-user", good}, 1, "listen on " + good + ": a file that is no socket is in its place", ""},
+		{"serve with half a wire", []string{"sim", "serve", "--vfio-user", none, "--wire", "F1"}, 2, `--wire "F1": want PORT=WIRE`, ""},
+		{"serve with two wires at a port", []string{"sim", "serve", "--vfio-user", none, "--wire", "F1=loop:F2", "--wire", "F1=loop:F3"}, 2,
+			`--wire "F1=loop:F3": F1 has a wire already`, ""},
+		{"serve with a wire of no kind", []string{"sim", "serve", "--vfio-user", none, "--wire", "F1=x"}, 2, `sim.wires.F1: wire "x": want tap:`, ""},
+		{"serve with a wire at no port", []string{"sim", "serve", "--vfio-user", none, "--wire", "F9=loop:F1"}, 2, `unknown port "F9"`, ""},
+		{"serve with no such boot", []string{"sim", "serve", "--vfio-user", none, "--timeline", "x"}, 2, `sim.timeline: "x": want compressed or real`, ""},
 		{"probe without the simulated card", []string{"probe"}, 1, "this version opens no PCI device yet", ""},
 		{"probe says what works", []string{"probe", "--json"}, 1, "hint: oxpd probe --sim looks at a simulated card", ""},
 		{"probe of a moment without the simulated card", []string{"probe", "--after", "1s"}, 2, "--after says how a simulated card is: it needs --sim", ""},
@@ -297,12 +309,18 @@ func (l *lockedBuffer) String() string {
 
 func runDaemon(t *testing.T, exe string, args ...string) *daemonProcess {
 	t.Helper()
+	return startProcess(t, exe, append([]string{"run", "--sim"}, args...)...)
+}
+
+// startProcess is oxpd in a network namespace of its own, for as long as it runs.
+func startProcess(t *testing.T, exe string, args ...string) *daemonProcess {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: makes a network namespace and TAP interfaces")
 	}
 	ns, err := sys.NewNetNS()
 	require.NoError(t, err)
-	p := &daemonProcess{cmd: exec.Command(exe, append([]string{"run", "--sim"}, args...)...), ns: ns, log: &lockedBuffer{}, done: make(chan struct{})}
+	p := &daemonProcess{cmd: exec.Command(exe, args...), ns: ns, log: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Stderr = p.log
 	require.NoError(t, ns.Do(p.cmd.Start))
 	go func() { defer close(p.done); _ = p.cmd.Wait() }()

@@ -18,17 +18,15 @@ import (
 	"oxpd/octep"
 )
 
-// errNoCard says what this version cannot reach.
-var errNoCard = errors.New("this version reaches no PCI device, only the simulated card")
-
 func (a *app) runCommand() *cobra.Command {
 	var (
-		sim, debug bool
-		file       string
+		sim, debug   bool
+		file, device string
 	)
 	cmd := &cobra.Command{
 		Use: "run", Short: "the daemon", Args: args(0, 0),
 		Long: "Brings the card up, gives the host its twelve ports as oxp1 to oxp12, and serves until SIGTERM, SIGINT or oxpd stop.\n" +
+			"--sim drives a simulated card inside this process, --device vfio-user:PATH one that oxpd sim serve shows on a socket.\n" +
 			"SIGHUP reads the configuration file again, with the same flags laid over it: settings of ports, switch.size, link-poll and reconcile\n" +
 			"are put into force, and the log names each other key that has changed, and needs a restart. A file that is wrong changes nothing.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,13 +38,15 @@ func (a *app) runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !sim {
-				return &hinted{errNoCard, "oxpd run --sim"}
+			open, err := opener(sim, device, cmd.UseLine())
+			if err != nil {
+				return err
 			}
-			return a.run(cmd.Context(), cfg, r, debug)
+			return a.run(cmd.Context(), cfg, r, debug, open)
 		},
 	}
 	cmd.Flags().BoolVar(&sim, "sim", false, "drive the simulated card inside this process")
+	cmd.Flags().StringVar(&device, "device", "", "drive the card at vfio-user:PATH, the socket of oxpd sim serve")
 	cmd.Flags().StringVar(&file, "config", "", "configuration file (see oxpd config show)")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log each control operation")
 	return cmd
@@ -73,7 +73,8 @@ func (r *reader) read(ctx context.Context) (config.Config, error) {
 	return cfg, nil
 }
 
-func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool) error {
+// run is the daemon, with the card that open opens; nil: a simulated one of its own.
+func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool, open opens) error {
 	level := slog.LevelInfo
 	if debug {
 		level = slog.LevelDebug
@@ -81,14 +82,16 @@ func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool)
 	a.log = newLogWriter(a.err)
 	a.err = a.log // what is said at the end too: nobody may read it
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	simulated := open == nil
+	if simulated {
+		open = func(context.Context) (octep.Device, error) { return simcard.Open(cfg.Sim, log) }
+	}
 	d := daemon.New(daemon.Options{
 		Config:    cfg,
 		Version:   buildVersion().String(),
-		Simulated: true,
+		Simulated: simulated,
 		Logger:    log,
-		Open: func(context.Context) (octep.Device, error) {
-			return simcard.Open(cfg.Sim, log)
-		},
+		Open:      open,
 	})
 	defer r.heed(d, log)()
 	err := d.Run(ctx)

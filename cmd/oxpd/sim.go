@@ -15,16 +15,16 @@ import (
 // simCommand is what can be done with a simulated card that needs no daemon.
 func (a *app) simCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "sim", Short: "experiments on a simulated card of their own",
+		Use: "sim", Short: "simulated cards of their own, without a daemon",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return &usageError{fmt.Errorf("unknown command %q of oxpd sim", args[0]), "oxpd sim replay CAPTURE --port PORT"}
+				return &usageError{fmt.Errorf("unknown command %q of oxpd sim", args[0]), "oxpd sim replay CAPTURE --port PORT, or oxpd sim serve --vfio-user PATH"}
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.replayCommand())
+	cmd.AddCommand(a.replayCommand(), a.serveCommand())
 	return cmd
 }
 

@@ -35,7 +35,7 @@ const (
 )
 
 // layouts are constants and codecs: what driver and simulator share.
-var layouts = []string{"octep/csr", "ring/wire", "rpc/msg", "switchcfg/reg", "internal/board", "internal/frame"}
+var layouts = []string{"octep/csr", "ring/wire", "rpc/msg", "switchcfg/reg", "internal/board", "internal/frame", "internal/vfu"}
 
 // below is what each driver package may stand on.
 var below = append([]string{"internal/mmio", "internal/dma", "internal/clock"}, layouts...)
@@ -43,27 +43,29 @@ var below = append([]string{"internal/mmio", "internal/dma", "internal/clock"}, 
 // rules says what a package may import besides the standard library. Packages
 // of this module are named without its prefix.
 var rules = map[string][]string{
-	"octep/csr": {}, "ring/wire": {}, "rpc/msg": {}, "switchcfg/reg": {}, "internal/board": {}, "internal/frame": {},
+	"octep/csr": {}, "ring/wire": {}, "rpc/msg": {}, "switchcfg/reg": {}, "internal/board": {}, "internal/frame": {}, "internal/vfu": {},
 
 	"internal/clock": {},
 	"internal/mmio":  {sysUnix},
 	"internal/dma":   {sysUnix},
 	"internal/sys":   {sysUnix},
 
-	"octep":         below,
-	"ring":          below,
-	"rpc":           below,
-	"internal/nwa":  below,
-	"lif":           append([]string{"internal/clock"}, layouts...),
-	"internal/port": append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
+	"octep":          below,
+	"octep/vfiouser": append([]string{sysUnix}, below...),
+	"ring":           below,
+	"rpc":            below,
+	"internal/nwa":   below,
+	"lif":            append([]string{"internal/clock"}, layouts...),
+	"internal/port":  append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 
 	"hwsim":           append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's
+	"hwsim/vfiouser":  append([]string{"hwsim", sysUnix}, layouts...),
 	"internal/simdev": append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,
 	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "lif", yaml}, layouts...),
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
-		"internal/daemon/config", "internal/capture"}, layouts...),
+		"internal/daemon/config", "internal/capture", "internal/sys", sysUnix}, layouts...),
 	"internal/daemon": append([]string{"octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",
 		"internal/daemon/config", sysUnix}, below...),
 
@@ -79,7 +81,8 @@ var rules = map[string][]string{
 	"internal/loadtest": {},
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
-		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "octep", cobra, sysUnix}, layouts...),
+		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "octep",
+		"octep/vfiouser", "internal/sys", cobra, sysUnix}, layouts...),
 	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),
 	"docs":     {},
 }
@@ -287,7 +290,7 @@ func TestDependencyGraph(t *testing.T) {
 
 // drivers are the packages that drive a card and must not know that it may be
 // a simulated one.
-var drivers = []string{"octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/daemon", "internal/probe", "internal/mmio", "internal/dma", "internal/sys"}
+var drivers = []string{"octep", "octep/vfiouser", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/daemon", "internal/probe", "internal/mmio", "internal/dma", "internal/sys"}
 
 // reached returns what is wrong with all that a package depends on.
 func reached(pkg string, deps []string) []string {

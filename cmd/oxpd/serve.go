@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"oxpd/hwsim"
+	"oxpd/hwsim/vfiouser"
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/daemon/config"
+	"oxpd/internal/daemon/simcard"
+	"oxpd/internal/sys"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var (
+		path  string
+		wires []string
+		sim   = config.Default().Sim
+		debug bool
+	)
+	cmd := &cobra.Command{
+		Use: "serve --vfio-user PATH", Short: "a simulated card as a PCI device on a unix socket", Args: args(0, 0),
+		Long: "Makes a simulated card and shows it at PATH as a PCI device, in the vfio-user protocol: to QEMU (-device vfio-user-pci), and\n" +
+			"to oxpd run --device vfio-user:PATH. One client at a time. The process is one boot of the coprocessor, whoever connects: a\n" +
+			"client that comes back finds the card as it left it.\n\n" +
+			"--wire says what hangs at a front port, and may be given once for each: tap:NAME[@NETNS] (root), pcap:IN[,OUT][@OPTIONS],\n" +
+			"loop:PORT, or unix:PATH, a SOCK_SEQPACKET socket on which a message is a frame. The link of a unix wire is up while somebody\n" +
+			"is connected to it, that of a port without a wire is down.\n\n" +
+			"Prints one line, ready, when all sockets listen, and serves until SIGTERM or SIGINT.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if path == "" {
+				return &usageError{errors.New("where? --vfio-user is missing"), cmd.UseLine()}
+			}
+			if err := client.CheckSocket(path); err != nil {
+				return &usageError{fmt.Errorf("--vfio-user %q: %w", path, err), cmd.UseLine()}
+			}
+			sim.Wires = map[string]string{}
+			for _, w := range wires {
+				port, spec, ok := strings.Cut(w, "=")
+				if !ok {
+					return &usageError{fmt.Errorf("--wire %q: want PORT=WIRE, such as F1=unix:/run/f1.sock", w), cmd.UseLine()}
+				}
+				if _, twice := sim.Wires[port]; twice {
+					return &usageError{fmt.Errorf("--wire %q: %s has a wire already", w, port), cmd.UseLine()}
+				}
+				sim.Wires[port] = spec
+			}
+			cfg := config.Default()
+			cfg.Sim = sim
+			if err := cfg.Check(); err != nil {
+				return err
+			}
+			level := slog.LevelInfo
+			if debug {
+				level = slog.LevelDebug
+			}
+			a.log = newLogWriter(a.err)
+			a.err = a.log
+			return a.serve(cmd.Context(), path, sim, slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level})))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&path, "vfio-user", "", "socket that the card is shown on")
+	f.StringArrayVar(&wires, "wire", nil, "what hangs at a front port: PORT=WIRE")
+	f.Uint64Var(&sim.Seed, "seed", sim.Seed, "seed of what the model draws at random")
+	f.StringVar(&sim.Timeline, "timeline", sim.Timeline, "boot of the card: compressed (well under a second) or real (minutes)")
+	f.BoolVar(&debug, "debug", false, "log each command that is refused")
+	return cmd
+}
+
+// serve shows a card until ctx ends.
+func (a *app) serve(ctx context.Context, path string, sim config.Sim, log *slog.Logger) (err error) {
+	bar2, err := vfiouser.NewMemory()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, bar2.Close()) }()
+	card, err := simcard.NewBoard(sim, log, func(o *hwsim.Options) { o.HostVectors, o.Windows = true, bar2.Windows() })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, card.Close()) }()
+	for _, p := range unwired(sim.Wires) {
+		card.Card.Wire(uint16(p.Tag)).SetLink(false)
+	}
+	ln, err := sys.ListenUnix("unix", path)
+	if err != nil {
+		return err
+	}
+	s := vfiouser.New(ln, card.Card, bar2, log)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	defer misuse(card.Card, log)
+	card.Card.Start()
+	fmt.Fprintln(a.out, "ready")
+	select {
+	case <-ctx.Done():
+		return errors.Join(s.Close(), <-served)
+	case err := <-served:
+		return errors.Join(err, s.Close())
+	}
+}
+
+// misuse logs what was done to the card that must not be done to one, each kind once.
+func misuse(card *hwsim.Card, log *slog.Logger) {
+	said := map[string]bool{}
+	for _, r := range card.Reports() {
+		if !said[r.Name] {
+			said[r.Name] = true
+			log.Warn("misuse of the card", "what", r.Name, "times", card.ReportCount(r.Name), "first", r.Text)
+		}
+	}
+}
+
+// unwired are the ports that nothing hangs at; a cable hangs at both of its ends.
+func unwired(wires map[string]string) []board.Port {
+	at := map[int]bool{}
+	for name, text := range wires {
+		p, err := board.Parse(name)
+		w, bad := config.ParseWire(text)
+		if err != nil || bad != nil {
+			continue // refused before
+		}
+		at[p.Index] = true
+		if w.Kind == config.WireLoop {
+			at[w.Peer.Index] = true
+		}
+	}
+	var out []board.Port
+	for _, p := range board.All() {
+		if !at[p.Index] {
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -139,6 +139,9 @@ func printPort(w io.Writer, p *client.PortView) {
 	if p.CardAddress != "" && p.CardAddress != p.Want.Address {
 		fmt.Fprintf(w, "the card's own address is %s\n", p.CardAddress)
 	}
+	if p.PutBack+p.Repaired > 0 {
+		fmt.Fprintf(w, "changes of the interface put back: %d, repairs of the card: %d\n", p.PutBack, p.Repaired)
+	}
 	for _, x := range p.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", x)
 	}

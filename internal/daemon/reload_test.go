@@ -128,6 +128,33 @@ func TestReload(t *testing.T) {
 	})
 }
 
+// TestPortsOfTheConfiguration: what a file says of ports at the start, and what
+// holds where it says nothing.
+func TestPortsOfTheConfiguration(t *testing.T) {
+	yes, no := true, false
+	mac := config.MAC{2, 0, 0x5e, 0, 0x53, 1}
+	r := start(t, rigOptions{config: func(c *config.Config) {
+		c.Ports = map[string]config.Port{"Port1": {MTU: 1400, Up: &yes, MAC: &mac, Promisc: &yes}, "oxp2": {Up: &no}}
+	}}).running()
+	r.wait("oxp1 is as configured", func() bool { return r.port("oxp1").Admin == client.OperUp })
+	l := r.link("oxp1")
+	assert.Equal(t, mac.String(), l.Address)
+	assert.Subset(t, l.Flags, []string{"UP", "PROMISC"})
+	r.mtus("oxp1", 1400)
+	v := r.view("oxp1")
+	assert.Equal(t, mac.String(), v.NetAgent.Address, "the switch's filter")
+	assert.Equal(t, mac.String(), v.LIF.Address)
+	assert.NotEqual(t, mac.String(), v.CardAddress)
+	assert.Equal(t, "L2", v.LIF.Mode)
+	r.wait("oxp2 is lowered", func() bool { return r.view("oxp2").NetAgent.Admin == client.OperDown })
+	assert.NotContains(t, r.link("oxp2").Flags, "UP")
+
+	v = r.view("oxp3")
+	assert.Equal(t, client.OperUp, v.NetAgent.Admin, "raised")
+	assert.Equal(t, client.OperDown, v.Interface.Admin, "and its interface left down")
+	assert.Equal(t, v.CardAddress, v.Interface.Address)
+}
+
 func TestReloadLowersTheLimitOfTheSwitch(t *testing.T) {
 	r := start(t, rigOptions{config: func(c *config.Config) {
 		c.Switch.Size = 10240

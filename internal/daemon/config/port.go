@@ -16,7 +16,8 @@ type Port struct {
 	MTU int `yaml:"mtu,omitempty"`
 	// Up sets port and interface up (true) or down (false). Without it the port is raised and its interface is left down.
 	Up *bool `yaml:"up,omitempty"`
-	// MAC is the address that card and interface have instead of the card's own: of one station, and of no other port.
+	// MAC is the address that card and interface have instead of the card's own: of one station, and of no other port. An address that
+	// another port has in force is refused until that one has given it up, so two ports cannot swap theirs in one file.
 	MAC *MAC `yaml:"mac,omitempty"`
 	// Promisc makes the interface promiscuous (true), or takes that back (false); a bridge or a capture keeps it promiscuous all the same.
 	Promisc *bool `yaml:"promisc,omitempty"`

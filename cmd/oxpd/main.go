@@ -3,6 +3,9 @@
 //
 // Data goes to standard output and talk to standard error. Exit status: 0 done,
 // 1 tried and failed, 2 usage (an unknown port, a value that can never work).
+// Output that could not be written is a failure. Standard output that was closed
+// by whoever started the program is not seen as such: the runtime opens /dev/null
+// in its place, as others do on purpose (Python's subprocess.DEVNULL, to the flag).
 package main
 
 import (

@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"oxpd/internal/daemon/client"
 	"oxpd/internal/sys"
 )
 
@@ -36,6 +36,9 @@ type claim struct {
 // can have the name too; it keeps no daemon from running, and the log says so.
 // Errors: *TakenError for another daemon.
 func claimPorts(netns, control string, log *slog.Logger) (c *claim, err error) {
+	if abs, err := filepath.Abs(control); err == nil {
+		control = abs // whoever is told may be in another directory
+	}
 	err = sys.InNetNS(netns, func() error {
 		c, err = claimHere(control, log)
 		return err
@@ -83,8 +86,7 @@ func claimant() (who *TakenError, uid int, err error) {
 		return who, uid, nil
 	}
 	// A daemon that hangs does not say it; one that is no daemon may say anything.
-	said, err := io.ReadAll(io.LimitReader(conn, client.MaxSocket+1))
-	if err == nil && client.CheckSocket(string(said)) == nil {
+	if said, err := io.ReadAll(io.LimitReader(conn, unix.PathMax)); err == nil && filepath.IsAbs(string(said)) {
 		who.Socket = string(said)
 	}
 	return who, uid, nil

@@ -20,17 +20,6 @@ import (
 	"oxpd/octep"
 )
 
-func newNetNS(t *testing.T) *sys.NetNS {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: makes a network namespace")
-	}
-	ns, err := sys.NewNetNS()
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, ns.Close()) })
-	return ns
-}
-
 func TestClaimPorts(t *testing.T) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	t.Run("two namespaces have two daemons", func(t *testing.T) {
@@ -54,6 +43,18 @@ func TestClaimPorts(t *testing.T) {
 		c, err = claimPorts(ns.Path(), "/run/b", quiet)
 		require.NoError(t, err, "the ports are free again")
 		require.NoError(t, c.release())
+	})
+	t.Run("a socket without its directory is told with it", func(t *testing.T) {
+		ns := newNetNS(t)
+		c, err := claimPorts(ns.Path(), "s", quiet)
+		require.NoError(t, err)
+		defer c.release()
+		_, err = claimPorts(ns.Path(), "/run/b", quiet)
+		var taken *TakenError
+		require.ErrorAs(t, err, &taken)
+		dir, err := os.Getwd()
+		require.NoError(t, err)
+		assert.Equal(t, filepath.Join(dir, "s"), taken.Socket)
 	})
 	t.Run("one that hangs is named by its process", func(t *testing.T) {
 		ns := newNetNS(t)

@@ -134,7 +134,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ports, err := claimPorts(d.o.NetNS, d.cfg.Socket, d.log)
+	ports, err := claimPorts(d.o.NetNS, socket, d.log)
 	if err != nil {
 		return errors.Join(err, sock.release())
 	}

@@ -215,6 +215,18 @@ func start(t *testing.T, o rigOptions) *rig {
 	return r
 }
 
+// newNetNS is a namespace that ends with the test.
+func newNetNS(t *testing.T) *sys.NetNS {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: makes a network namespace")
+	}
+	ns, err := sys.NewNetNS()
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, ns.Close()) })
+	return ns
+}
+
 // end waits until the daemon has ended.
 func (r *rig) end() error {
 	r.t.Helper()

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,11 @@ const (
 	lockSuffix   = client.LockSuffix
 	connectLimit = time.Second // of the test whether somebody listens
 	maxPIDText   = 32
+
+	// Clients look at the lock for a moment each (client.HeldError): it is not a
+	// daemon's before it was held for so long.
+	lockPatience = 300 * time.Millisecond
+	lockPoll     = 5 * time.Millisecond
 )
 
 // RunningError says that another daemon has the socket.
@@ -89,7 +96,9 @@ func listenLocked(path string, lock *os.File) (*controlSocket, error) {
 	if len(fresh) > client.MaxSocket {
 		fresh = filepath.Join(filepath.Dir(path), ".oxpd."+strconv.Itoa(os.Getpid()))
 	}
-	_ = os.Remove(fresh) // left by a process of the same number that died between the two steps
+	if fi, err := os.Lstat(fresh); err == nil && fi.Mode()&os.ModeSocket != 0 {
+		_ = os.Remove(fresh) // left by a process of the same number that died between the two steps
+	}
 	l, err := bind(fresh)
 	if err != nil {
 		return nil, &ListenError{path, err}
@@ -122,7 +131,16 @@ func bind(path string) (*net.UnixListener, error) {
 		defer dir.Close()
 		path = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
 	}
-	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	// Where the kernel gives the file the mode of the socket (Linux), it never has
+	// another one: with a umask of 0 everybody could connect until it is changed.
+	cfg := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = unix.Fchmod(int(fd), socketMode) }) // elsewhere it is changed behind it
+	}}
+	l, err := cfg.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
 }
 
 // release removes the socket's name, when it is still this daemon's, and gives the lock back.
@@ -138,20 +156,28 @@ func (s *controlSocket) release() error {
 	return errors.Join(err, s.lock.Close())
 }
 
-// takeLock opens and locks the lock file and writes the process id into it.
+// takeLock opens and locks the lock file and writes the process id into it. A file
+// of that name that holds anything else is somebody's, and left alone.
 func takeLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path+lockSuffix, os.O_RDWR|os.O_CREATE, lockMode)
+	f, err := os.OpenFile(path+lockSuffix, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, lockMode)
 	if err != nil {
 		return nil, &ListenError{path, fmt.Errorf("open its lock: %w", err)}
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lockFile(f); err != nil {
 		defer f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, &RunningError{Socket: path, PID: lockPID(f)}
 		}
 		return nil, &ListenError{path, fmt.Errorf("lock %s: %w", f.Name(), err)}
 	}
-	err = f.Truncate(0)
+	fi, err := f.Stat()
+	if err == nil && (!fi.Mode().IsRegular() || fi.Size() > 0 && lockPID(f) == 0) {
+		_ = f.Close()
+		return nil, &ListenError{path, fmt.Errorf("its lock would be %s, and that is no daemon's", f.Name())}
+	}
+	if err == nil {
+		err = f.Truncate(0)
+	}
 	if err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
@@ -162,9 +188,22 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
+func lockFile(f *os.File) error {
+	for began := time.Now(); ; time.Sleep(lockPoll) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > lockPatience {
+			return err
+		}
+	}
+}
+
+// lockPID is the number that the file holds and nothing else, 0 for none.
 func lockPID(f *os.File) int {
 	b := make([]byte, maxPIDText)
 	n, _ := f.ReadAt(b, 0) // a short read is the rule; nothing read is no number
+	if n == len(b) {
+		return 0
+	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
 	if err != nil {
 		return 0

@@ -5,11 +5,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"oxpd/internal/daemon/client"
 )
@@ -105,6 +109,62 @@ func TestListen(t *testing.T) {
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
 		assert.Equal(t, "precious", string(b))
+	})
+	t.Run("a file of the lock's name is kept", func(t *testing.T) {
+		for _, content := range []string{"[[package]]\n", "12 monkeys", strings.Repeat("1", maxPIDText), "-"} {
+			path := filepath.Join(t.TempDir(), "Cargo")
+			require.NoError(t, os.WriteFile(path+lockSuffix, []byte(content), 0o600))
+			_, err := listen(path)
+			require.EqualError(t, err, "listen on "+path+": its lock would be "+path+".lock, and that is no daemon's")
+			b, err := os.ReadFile(path + lockSuffix)
+			require.NoError(t, err)
+			assert.Equal(t, content, string(b))
+		}
+	})
+	t.Run("a lock that leads somewhere else is not followed", func(t *testing.T) {
+		dir := t.TempDir()
+		path, file := filepath.Join(dir, "s"), filepath.Join(dir, "file")
+		require.NoError(t, os.Symlink(file, path+lockSuffix))
+		_, err := listen(path)
+		require.ErrorContains(t, err, "open its lock: ")
+		assert.NoFileExists(t, file)
+	})
+	t.Run("a lock that is a pipe", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		require.NoError(t, unix.Mkfifo(path+lockSuffix, 0o600))
+		_, err := listen(path)
+		require.ErrorContains(t, err, "that is no daemon's")
+	})
+	t.Run("a client that looks at the lock is no daemon", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		f, err := os.Create(path + lockSuffix)
+		require.NoError(t, err)
+		require.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
+		time.AfterFunc(10*time.Millisecond, func() { f.Close() })
+		s, err := listen(path)
+		require.NoError(t, err)
+		require.NoError(t, s.release())
+	})
+	t.Run("nobody else may connect at any moment", func(t *testing.T) {
+		if runtime.GOOS != "linux" {
+			t.Skip("the kernel gives a socket's mode to its file on Linux")
+		}
+		defer unix.Umask(unix.Umask(0))
+		path := filepath.Join(t.TempDir(), "s")
+		l, err := bind(path)
+		require.NoError(t, err)
+		defer l.Close()
+		fi, err := os.Stat(path)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(socketMode), fi.Mode().Perm())
+	})
+	t.Run("a file in the way of the new socket is kept", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		fresh := path + "." + strconv.Itoa(os.Getpid())
+		require.NoError(t, os.WriteFile(fresh, []byte("precious"), 0o600))
+		_, err := listen(path)
+		require.Error(t, err)
+		assert.FileExists(t, fresh)
 	})
 	t.Run("the lock is free after a refusal", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "oxpd.sock")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"oxpd/internal/board"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/mmio"
 	"oxpd/internal/port"
@@ -113,7 +114,7 @@ func (d *Daemon) keepChannel(ctx context.Context) error {
 
 // reconcile keeps everything as it is wanted, for ever.
 func (d *Daemon) reconcile(ctx context.Context) error {
-	r := rounds{last: d.clock.Now(), losses: d.losses()}
+	r := rounds{last: d.clock.Now()}
 	for {
 		if err := d.clock.Sleep(ctx, min(waitingTick, time.Duration(d.config().Reconcile))); err != nil {
 			return nil
@@ -124,16 +125,25 @@ func (d *Daemon) reconcile(ctx context.Context) error {
 	}
 }
 
+// Looks at all ports after one was found lost (rpc-lif.md 5.6): quickly until one of
+// them finds nothing missing, and then, should it go on, each port in its turn.
+const (
+	quickPause = 2 * time.Second
+	quickTries = 45
+)
+
 // rounds is where the reconciler stands.
 type rounds struct {
 	next   int           // the port whose turn comes
 	last   time.Duration // when the one before had its
-	losses uint64        // seen and acted upon
+	losses uint64        // when all ports were looked at last
+	again  time.Duration // when that is looked into
+	tries  int           // such looks in a row
 }
 
 // turn marks what is to be looked at now: one port every period, those whose pause
-// after a failed try is over, and all of them after one was found lost (foundLost),
-// until a look at all finds no more.
+// after a failed try is over, and all of them again after one was found lost
+// (foundLost), until a look at all finds no more.
 func (d *Daemon) turn(ctx context.Context, r *rounds) (err error) {
 	now := d.clock.Now()
 	for _, o := range d.owners {
@@ -145,11 +155,8 @@ func (d *Daemon) turn(ctx context.Context, r *rounds) (err error) {
 		}
 	}
 	uplink := false
-	if losses := d.losses(); losses != r.losses {
-		r.losses, uplink = losses, true
-		d.lookAtAll()
-	} else {
-		d.rush.Store(false)
+	if d.rush.Load() && now >= r.again {
+		uplink = d.lookAgain(now, r)
 	}
 	if now-r.last >= time.Duration(d.config().Reconcile) {
 		r.last = now
@@ -161,6 +168,26 @@ func (d *Daemon) turn(ctx context.Context, r *rounds) (err error) {
 		return d.raiseUplink(ctx)
 	}
 	return nil
+}
+
+// lookAgain ends a rush in which nothing more was found lost, and otherwise looks at
+// all ports once more, which it tells.
+func (d *Daemon) lookAgain(now time.Duration, r *rounds) bool {
+	losses := d.losses()
+	if losses == r.losses {
+		r.again, r.tries = 0, 0
+		d.rush.Store(false)
+		return false
+	}
+	r.losses, r.again = losses, now+quickPause
+	if r.tries++; r.tries > quickTries {
+		// What goes on being lost is put right in its turn, until every port has had one
+		// in which nothing was.
+		r.again = now + (board.Ports+1)*time.Duration(d.config().Reconcile)
+		return false
+	}
+	d.lookAtAll()
+	return true
 }
 
 // foundLost is told by an owner that something of its port is missing in the card: a

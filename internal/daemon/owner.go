@@ -295,6 +295,7 @@ func (o *owner) provision(ctx context.Context) error {
 	}
 	awaited, err := o.provisionSteps(ctx)
 	if err != nil {
+		o.lookForLoss(err)
 		err = fmt.Errorf("%s: %w", o.port, err)
 		pause := o.pause
 		var paused *lif.PausedError
@@ -330,13 +331,9 @@ func (o *owner) provisionSteps(ctx context.Context) (awaited string, err error) 
 	if err != nil {
 		return "the card to name the port's MAC address", err
 	}
-	// A port that is raised for the first time in the coprocessor's life has no
-	// filters; one that was up before and knows its address has those of then.
-	switch {
-	case !o.snapshot().haveMAC:
+	if !o.snapshot().haveMAC {
+		// Raised for the first time in the coprocessor's life, it has no filters.
 		o.own, o.want.mac, o.told.sure = mac, mac, true
-	case !o.told.up, mac != o.want.mac:
-		o.told.sure = false
 	}
 	o.told.up = true
 	o.update(func(v *view) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"oxpd/internal/nwa"
+	"oxpd/lif"
 )
 
 // errReadBack says that NetAgent took an address and reads another one.
@@ -166,6 +167,16 @@ func (o *owner) checkAgent(ctx context.Context) error {
 	return nil
 }
 
+// lookForLoss finds out whether the fast path has started anew: the LIF had been
+// there and is absent, or was accepted, as err says, and is not there.
+func (o *owner) lookForLoss(err error) {
+	s := o.lifs.State(o.port)
+	if s.Lost != o.losses || errors.Is(err, lif.ErrMismatch) && !s.Present {
+		o.losses = s.Lost
+		o.forgotten("lif", "absent")
+	}
+}
+
 // forgotten makes card tell NetAgent everything again.
 func (o *owner) forgotten(evidence, found string) {
 	o.told.sure = false
@@ -185,10 +196,7 @@ func (o *owner) reconcile(ctx context.Context) error {
 	if paused {
 		err = nil // nothing was sent
 	}
-	if lost := o.lifs.State(o.port).Lost; lost != o.losses {
-		o.losses = lost
-		o.forgotten("lif", "absent")
-	}
+	o.lookForLoss(err)
 	if changed {
 		o.update(func(v *view) { v.drift++ })
 		o.log.Warn("lif repaired", "port", o.port.Name, "lif", uint32(o.port.LIF()), "err", err)

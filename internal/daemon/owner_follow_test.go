@@ -197,6 +197,24 @@ func TestAddressThatIsPutBack(t *testing.T) {
 		assert.Equal(t, own, b.iface.mac)
 		assert.ErrorContains(t, errors.New(b.snapshot().macBack), "oxp10", "who has it is named")
 	})
+	t.Run("a LIF that does not take it back is tried again", func(t *testing.T) {
+		ctx := context.Background()
+		b := newBench(t, 8, 0).up(t)
+		b.agent.refuse["set mac"] = refused
+		b.table.before = func(r msg.LIFUpdateReq) {
+			if r.LIF.MAC == own {
+				b.table.update = msg.RC(1).Err()
+			}
+		}
+		b.iface.mac = foreign
+		require.ErrorContains(t, b.follow(ctx, false), "which is tried again")
+		assert.Equal(t, foreign, b.table.entry.MAC)
+		assert.Equal(t, own, b.iface.mac)
+		clear(b.agent.refuse)
+		b.table.update, b.table.before = nil, nil
+		require.NoError(t, b.reconcile(ctx))
+		b.agree(t)
+	})
 	t.Run("an interface that does not take it back is tried again", func(t *testing.T) {
 		ctx := context.Background()
 		b := newBench(t, 8, 0).up(t)
@@ -300,6 +318,24 @@ func TestPortUpAndDownByRequest(t *testing.T) {
 		clear(b.agent.refuse)
 		require.NoError(t, b.reconcile(ctx))
 		assert.True(t, b.iface.isUp)
+		assert.True(t, b.agent.up)
+		b.agree(t)
+	})
+	t.Run("down by ip link right after up by request is seen", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		require.NoError(t, set(b, true))
+		b.iface.isUp = false
+		require.NoError(t, b.follow(ctx, false))
+		assert.False(t, b.agent.up)
+	})
+	t.Run("a raised port whose interface is made again stays raised", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		require.NoError(t, set(b, true))
+		b.ifaceGone()
+		b.agent.start()
+		require.NoError(t, b.provision(ctx))
+		assert.False(t, b.iface.isUp)
+		assert.True(t, b.agent.up, "a new interface is down, and that is nobody's request")
 		b.agree(t)
 	})
 	t.Run("the interface refuses: the card's port is put back", func(t *testing.T) {
@@ -421,6 +457,17 @@ func TestSettingsOfAConfiguration(t *testing.T) {
 		b.iface.refuse = nil
 		require.NoError(t, b.reconcile(ctx))
 		assert.Equal(t, foreign, b.iface.mac)
+		b.agree(t)
+	})
+	t.Run("another configuration leaves what it does not name", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		b.iface.refuse = errors.New("EBUSY")
+		require.Error(t, b.apply(ctx, portSettings{mac: foreign, up: &no}))
+		require.Error(t, b.apply(ctx, portSettings{mtu: 2000, up: &yes}))
+		b.iface.refuse = nil
+		require.NoError(t, b.reconcile(ctx))
+		assert.Equal(t, foreign, b.iface.mac)
+		assert.True(t, b.iface.isUp, "the later one of two")
 		b.agree(t)
 	})
 	t.Run("until somebody sets it otherwise", func(t *testing.T) {

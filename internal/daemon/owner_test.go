@@ -123,9 +123,13 @@ type fakeTable struct {
 	update  error                    // of LIF_ADD_UPDATE
 	ignore  bool                     // rc 0 and nothing stored
 	before  func(r msg.LIFUpdateReq) // in the middle of a command
+	read    func()                   // each LIFRead
 }
 
 func (f *fakeTable) LIFRead(context.Context, uint32) (msg.LIF, bool, error) {
+	if f.read != nil {
+		f.read()
+	}
 	return f.entry, f.present, f.err
 }
 

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -17,6 +18,8 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
+	"oxpd/octep"
+	"oxpd/octep/csr"
 	"oxpd/rpc/msg"
 )
 
@@ -210,6 +213,33 @@ func TestFastPathRestartsDuringProvisioning(t *testing.T) {
 			assert.Equal(t, board.Ports, r.status().PortsUp)
 		})
 	}
+}
+
+// TestMailboxThatADeadProcessLeft: its reply is thrown away, and the ports come up.
+func TestMailboxThatADeadProcessLeft(t *testing.T) {
+	r := start(t, rigOptions{stage: func(s stage, r *rig) {
+		if s != stageNetAgent {
+			return
+		}
+		ctx := context.Background()
+		var f *octep.Facility
+		r.wait("the mailbox", func() (ok bool) {
+			var err error
+			f, err = r.d.ep.WaitFacility(ctx, csr.FacNWA)
+			return err == nil && f.Load32(msg.NWACookie) == msg.NWAMagic
+		})
+		body := msg.NWARequestMsg{Op: msg.OpGet, Sub: uint32(msg.AttrSpeed), Port: 1}.Append(nil)
+		for i := 0; i < len(body); i += 4 {
+			f.Store32(msg.NWARequest+uint32(i), binary.LittleEndian.Uint32(body[i:]))
+		}
+		f.Store32(msg.NWAReqLen, msg.NWAReqSize)
+		f.Store32(msg.NWATurn, msg.TurnRequest)
+		assert.NoError(t, f.Ring(0))
+		r.wait("its reply", func() bool { return f.Load32(msg.NWAStatus) == msg.StatusReply })
+	}}).running()
+	assert.Equal(t, board.Ports, r.status().PortsUp)
+	assert.Contains(t, r.log.String(), "nwa reply of an earlier request thrown away")
+	r.wait("everything as wanted", r.asWanted)
 }
 
 // TestNothingIsPolledFasterThanItMay: what is asked of the card at rest is one LIF a

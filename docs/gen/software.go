@@ -395,7 +395,7 @@ func faults(root string) (string, error) {
 	d.section("At once")
 	d.text("Methods of `Card` that do something to the card at the moment of the call.")
 	var calls [][]string
-	for _, name := range []string{"Kill", "Reboot", "WipeLIFs", "SetLIF", "RestartAgent", "StrandAgent"} {
+	for _, name := range []string{"Kill", "Reboot", "WipeLIFs", "SetLIF", "RestartAgent", "ForgetPorts", "StrandAgent"} {
 		text, err := src.method("Card", name)
 		if err != nil {
 			return "", err

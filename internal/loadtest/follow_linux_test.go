@@ -229,3 +229,49 @@ func TestDownAndUpUnderTraffic(t *testing.T) {
 	t.Logf("%d times down: %d frames from the far side and %d from the host found no link, %d more went to no interface",
 		rounds, w.Counters["link_down"], w.Counters["out_link_down"], r.stats.Sums.Addends["tap_down"])
 }
+
+// TestNetAgentRestarts: the mailbox is blank for a while, then every port is down,
+// deaf and without address; a member of a bridge, a port with another address and a
+// port that nobody touched are all as before again. So is a mailbox that a dead
+// process left held.
+func TestNetAgentRestarts(t *testing.T) {
+	l := newLab(t)
+	member, renamed, plain := port(t, "oxp1"), port(t, "oxp2"), port(t, "oxp9")
+	next := net.HardwareAddr{2, 0x55, 0, 0, 0, 2}
+	l.ip(l.host, "link add br0 type bridge")
+	l.ip(l.host, "link set oxp1 master br0")
+	l.ip(l.host, "link set oxp2 address "+next.String())
+	whole := func() bool {
+		m, r := l.card.AgentPort(member.Tag), l.card.AgentPort(renamed.Tag)
+		for _, p := range board.All() {
+			if !l.wire(p).Carries() {
+				return false
+			}
+		}
+		return m.Promisc && r.MAC == [6]byte(next) && !r.Promisc
+	}
+	l.wait("all set up", whole)
+	l.wait("the address taken", func() bool {
+		ports, err := l.client.Ports(l.ctx)
+		require.NoError(t, err)
+		return ports.Ports[renamed.Index].Address == next.String()
+	})
+	l.neighbours(renamed)
+	pings := func() {
+		t.Helper()
+		for _, p := range []board.Port{renamed, plain} {
+			_, err := l.far.Ping(l.ctx, hostAddr(p), smallPing, answer)
+			require.NoError(t, err, "%s", p)
+		}
+	}
+	pings()
+	l.card.RestartAgent()
+	require.False(t, whole())
+	l.wait("all set up again", whole)
+	pings()
+
+	l.wait("a mailbox that nobody holds", l.card.StrandAgent)
+	l.ip(l.host, "link set oxp1 nomaster")
+	l.wait("the port to be followed", func() bool { return !l.card.AgentPort(member.Tag).Promisc })
+	pings()
+}

@@ -244,7 +244,9 @@ func TestNetAgentRestarts(t *testing.T) {
 	whole := func() bool {
 		m, r := l.card.AgentPort(member.Tag), l.card.AgentPort(renamed.Tag)
 		for _, p := range board.All() {
-			if !l.wire(p).Carries() {
+			link, err := l.host.Link(p.Name)
+			require.NoError(t, err)
+			if !l.wire(p).Carries() || link.Carrier != link.Up {
 				return false
 			}
 		}
@@ -260,8 +262,10 @@ func TestNetAgentRestarts(t *testing.T) {
 	pings := func() {
 		t.Helper()
 		for _, p := range []board.Port{renamed, plain} {
-			_, err := l.far.Ping(l.ctx, hostAddr(p), smallPing, answer)
-			require.NoError(t, err, "%s", p)
+			l.wait("a ping through "+p.Name, func() bool {
+				_, err := l.far.Ping(l.ctx, hostAddr(p), smallPing, lostAfter)
+				return err == nil
+			})
 		}
 	}
 	pings()

@@ -15,7 +15,7 @@ TIMEOUT  := 600s
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test soak race fuzz bench lint generate docs cross ci clean help
+.PHONY: build demo test guest soak race fuzz bench lint generate docs cross ci clean help
 
 build: ## build bin/oxpd
 	$(GO) build -o bin/oxpd ./cmd/oxpd
@@ -24,17 +24,21 @@ demo: build ## the simulated card on this machine: twelve ports, jumbo frames, T
 	@bin/oxpd demo
 
 test: ## go vet and all tests
-	@tools/need ip:iproute2
+	@tools/need ip:iproute2 xz:xz-utils
 	$(GO) vet ./...
 	$(GO) test -timeout $(TIMEOUT) ./...
+
+guest: ## the card as a PCI device in a QEMU guest, verbosely (fetched once, 100 MB; OXPD_NO_GUEST=1 leaves it out)
+	@tools/need xz:xz-utils
+	$(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^TestGuest$$' ./internal/guest
 
 soak: ## MTU changes under TCP and UDP on every port for SOAKTIME (1m), root
 	@tools/need ip:iproute2
 	OXPD_SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 1h -run '^TestMTUChangesUnderLoad$$' ./internal/loadtest
 
-race: ## all tests under the race detector
+race: ## all tests but the guest's under the race detector
 	@tools/need ip:iproute2 gcc:gcc gcc:libc6-dev
-	CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
+	OXPD_NO_GUEST=1 CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@tools/fuzz $(FUZZTIME)

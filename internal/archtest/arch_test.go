@@ -79,6 +79,9 @@ var rules = map[string][]string{
 	"internal/demo":     append([]string{"internal/netlab", "internal/replay", "internal/daemon/client", "testdata/captures", sysUnix}, layouts...),
 	"internal/rootless": {sysUnix},
 	"internal/loadtest": {},
+
+	"internal/guest": {sysUnix}, "internal/guest/init": {sysUnix}, "internal/guest/inside": {},
+
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
 		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "octep",

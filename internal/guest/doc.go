@@ -1,0 +1,19 @@
+// Package guest boots a Linux guest in QEMU with a PCI device that another process
+// is, and runs programs in it. Tests only.
+//
+//	host                                         guest (QEMU, software emulation)
+//	hwsim ── hwsim/vfiouser ── socket ────────── vfio-user-pci: 177d:a300
+//	Boot: initrd of init, modules, programs ───▶ init (internal/guest/init), process 1
+//	Result ◀── second serial port ────────────── output and exit status of each program
+//
+// Fetch gets what the machine does not have: a QEMU with vfio-user-pci (10.1 or
+// later) and a guest kernel, as Debian packages, by apt with a root of its own and
+// unpacked below the user's cache directory. Nothing is installed; QEMU runs through
+// its own dynamic loader. That takes some seconds once, and the network.
+//
+// Programs for the guest are built without cgo: a test binary (go test -c) is one,
+// oxpd itself another. internal/guest/inside has the tests that run there.
+//
+// Everything is bounded: a guest that hangs is killed and its console is in the
+// error. No figure taken in the guest says anything about time.
+package guest

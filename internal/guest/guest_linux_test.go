@@ -1,0 +1,148 @@
+package guest
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/hwsim"
+	"oxpd/hwsim/vfiouser"
+)
+
+// limit bounds a fetch and a boot by the wall clock.
+const limit = 4 * time.Minute
+
+// program builds something for the guest.
+func program(t *testing.T, args ...string) []byte {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command("go", append(append([]string{args[0], "-o", exe}, "-ldflags=-s -w"), args[1:]...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	b, err := os.ReadFile(exe)
+	require.NoError(t, err)
+	return b
+}
+
+// fetched is Fetch, unless somebody has said that there is to be no guest.
+func fetched(t *testing.T, ctx context.Context) *Parts {
+	t.Helper()
+	if os.Getenv("OXPD_NO_GUEST") == "1" {
+		t.Skip("OXPD_NO_GUEST=1")
+	}
+	parts, err := Fetch(ctx)
+	require.NoError(t, err, "without a network, or on a machine that cannot, say OXPD_NO_GUEST=1")
+	return parts
+}
+
+// TestGuest boots a guest whose PCI device is the model in this process, and runs
+// internal/guest/inside there. Each test of it is a subtest here.
+func TestGuest(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	parts := fetched(t, ctx)
+	init, inside := program(t, "build", "./init"), program(t, "test", "-c", "./inside")
+
+	for _, tt := range []struct {
+		name  string
+		iommu bool
+	}{{"sysfs", false}, {"IOMMU", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			mem, err := vfiouser.NewMemory()
+			require.NoError(t, err)
+			card := hwsim.New(hwsim.Options{Timeline: hwsim.Compressed(), HostVectors: true, Windows: mem.Windows()})
+			path := filepath.Join(dir, "card.sock")
+			ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+			require.NoError(t, err)
+			srv := vfiouser.New(ln, card, mem, nil)
+			served := make(chan error, 1)
+			go func() { served <- srv.Serve() }()
+			card.Start()
+			defer func() {
+				assert.NoError(t, srv.Close())
+				assert.NoError(t, <-served)
+				card.Close()
+				assert.NoError(t, mem.Close())
+			}()
+
+			commands, err := Boot(ctx, parts, dir, init, Options{
+				Socket: path, IOMMU: tt.iommu, Files: map[string][]byte{"inside.test": inside},
+				Commands: []string{"/inside.test -test.v"}, Limit: limit,
+			})
+			require.NoError(t, err)
+			require.Len(t, commands, 1)
+			tests := commands[0].Tests()
+			require.NotEmpty(t, tests, commands[0].Output)
+			for _, in := range tests {
+				t.Run(in.Name, func(t *testing.T) { assert.Equal(t, "PASS", in.Result) })
+			}
+			assert.Equal(t, 0, commands[0].Exit, commands[0].Output)
+			assert.EqualValues(t, 1, card.Doorbells()[153], "the doorbell of the guest has arrived")
+			for _, r := range card.Reports() {
+				assert.Equal(t, hwsim.ReportDecodeOff, r.Name, "a store that was under way when decoding went off, and nothing else: %s", r)
+			}
+		})
+	}
+}
+
+// TestGuestThatHangs: a guest that does not come to its end is ended.
+func TestGuestThatHangs(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	parts := fetched(t, ctx)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "silent.sock")
+	ln, err := net.Listen("unix", path) // a device that never answers
+	require.NoError(t, err)
+	defer ln.Close()
+	began := time.Now()
+	commands, err := Boot(ctx, parts, dir, nil, Options{Socket: path, Limit: 2 * time.Second})
+	assert.ErrorContains(t, err, "guest: ")
+	assert.Empty(t, commands)
+	assert.GreaterOrEqual(t, time.Since(began), time.Second)
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, f := range all {
+		b, _ := os.ReadFile(f) // it may have ended
+		assert.NotContains(t, string(b), path, "%s", f)
+	}
+}
+
+func TestParse(t *testing.T) {
+	commands, ended := parse("init: load x: no\n=== run /a -v\n--- PASS: TestA (0.00s)\n    --- FAIL: TestA/b (0.00s)\r\n=== exit 1\n=== run /none\ninit: no such file\n=== exit -1\n=== end\n")
+	assert.True(t, ended)
+	assert.Equal(t, []Command{
+		{"/a -v", "--- PASS: TestA (0.00s)\n    --- FAIL: TestA/b (0.00s)\n", 1},
+		{"/none", "init: no such file\n", -1},
+	}, commands)
+	assert.Equal(t, []Test{{"TestA", "PASS"}, {"TestA/b", "FAIL"}}, commands[0].Tests())
+	commands, ended = parse("=== run /a\nhalf")
+	assert.False(t, ended)
+	assert.Equal(t, []Command{{"/a", "half\n", -1}}, commands)
+}
+
+func TestMirror(t *testing.T) {
+	for _, tt := range []struct{ name, file, text, want string }{
+		{"as new machines have it", "sources.list.d/debian.sources", "Types: deb\n# http://old/debian\nURIs: http://near/debian\nSuites: x\n", "http://near/debian"},
+		{"as old ones have it", "sources.list", "# deb http://old/debian x\ndeb [arch=amd64] https://near/debian/ bookworm main\n", "https://near/debian"},
+		{"security only", "sources.list", "deb http://near/debian-security x main\n", "http://deb.debian.org/debian"},
+		{"another distribution", "sources.list", "deb http://near/ubuntu x main\n", "http://deb.debian.org/debian"},
+		{"a file that apt does not read", "sources.list.d/a.disabled", "deb http://near/debian x main\n", "http://deb.debian.org/debian"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "sources.list.d"), 0o755))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, tt.file), []byte(tt.text), 0o644))
+			assert.Equal(t, tt.want, mirror(dir))
+		})
+	}
+}

@@ -1,0 +1,102 @@
+// Command init is the first process of a test guest: it mounts what programs expect,
+// loads kernel modules, runs the commands in /commands one after the other, and ends
+// the guest. What it has to say goes to the second serial port, line by line, as
+// internal/guest reads it.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	for _, m := range []struct{ kind, at string }{
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"hugetlbfs", "/dev/hugepages"},
+	} {
+		_ = os.MkdirAll(m.at, 0o755) // mount says when it is not there
+		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil {
+			fmt.Fprintf(os.Stderr, "init: mount %s at %s: %v\n", m.kind, m.at, err)
+		}
+	}
+	port, err := serial("/dev/ttyS1")
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "init: %v\n", err)
+		end()
+	}
+	for _, path := range lines("/modules/order") {
+		if err := load(path); err != nil {
+			fmt.Fprintf(port, "init: load %s: %v\n", path, err)
+		}
+	}
+	for _, c := range lines("/commands") {
+		run(port, c)
+	}
+	fmt.Fprintln(port, "=== end")
+	_ = unix.IoctlSetInt(int(port.Fd()), unix.TCSBRK, 1) // until it is written; an error loses the last line, and that is seen
+	end()
+}
+
+// end restarts the machine, which ends QEMU.
+func end() {
+	unix.Sync()
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // nobody is left to be told
+	select {}
+}
+
+// serial opens a port that adds nothing to what is written.
+func serial(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	t, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	t.Oflag &^= unix.OPOST
+	t.Lflag &^= unix.ECHO | unix.ICANON
+	return f, unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, t)
+}
+
+func lines(path string) (all []string) {
+	b, _ := os.ReadFile(path) // what is not there has no lines
+	for _, l := range strings.Split(string(b), "\n") {
+		if l != "" {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+func load(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.FinitModule(int(f.Fd()), "", 0)
+}
+
+// run runs one command with its output on the port.
+func run(port io.Writer, line string) {
+	fmt.Fprintf(port, "=== run %s\n", line)
+	args := strings.Fields(line)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = port, port
+	cmd.Env = []string{"PATH=/", "HOME=/tmp", "TMPDIR=/tmp", "OXPD_IN_GUEST=1"}
+	err := cmd.Run()
+	status := -1
+	if cmd.ProcessState != nil {
+		status = cmd.ProcessState.ExitCode()
+	}
+	if err != nil && status == -1 {
+		fmt.Fprintf(port, "init: %v\n", err)
+	}
+	fmt.Fprintf(port, "=== exit %d\n", status)
+}

@@ -242,6 +242,13 @@ func TestMailboxThatADeadProcessLeft(t *testing.T) {
 	r.wait("everything as wanted", r.asWanted)
 }
 
+// NetAgent's doorbell, and how often an exchange rings it: for the request, and when
+// the reply was taken (rpc-lif.md 7).
+const (
+	agentSPI         = 154
+	bellsPerExchange = 2
+)
+
 // TestNothingIsPolledFasterThanItMay: what is asked of the card at rest is one LIF a
 // period, and of NetAgent one link a tick and one address a period.
 func TestNothingIsPolledFasterThanItMay(t *testing.T) {
@@ -250,11 +257,16 @@ func TestNothingIsPolledFasterThanItMay(t *testing.T) {
 	}}).running()
 	r.wait("everything as wanted", r.asWanted)
 	r.card.ResetCommands()
+	bells := func() uint64 { return r.card.Doorbells()[agentSPI] }
+	rung := bells()
 	began := r.d.clock.Now()
 	r.wait("some periods", func() bool { return len(r.card.Commands()) >= 20 })
 	periods := int((r.d.clock.Now()-began)/(100*time.Millisecond)) + 2
 	commands := r.card.Commands()
+	rung = bells() - rung
 	assert.LessOrEqual(t, len(commands), periods)
+	assert.LessOrEqual(t, rung, uint64(2*periods*bellsPerExchange))
+	assert.Greater(t, rung, uint64(len(commands)*bellsPerExchange), "both are asked")
 	for _, c := range commands {
 		assert.Equal(t, msg.CmdLIFRead, c.Command)
 	}

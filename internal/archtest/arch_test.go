@@ -32,6 +32,8 @@ const (
 	netlink   = "github.com/mdlayher/netlink"
 	cobra     = "github.com/spf13/cobra"
 	yaml      = "go.yaml.in/yaml/v3"
+	sdListen  = "github.com/coreos/go-systemd/v22/activation"
+	sdNotify  = "github.com/coreos/go-systemd/v22/daemon"
 )
 
 // layouts are constants and codecs: what driver and simulator share.
@@ -49,6 +51,9 @@ var rules = map[string][]string{
 	"internal/mmio":  {sysUnix},
 	"internal/dma":   {sysUnix},
 	"internal/sys":   {sysUnix},
+
+	"internal/fdstore":        {sysUnix, sdListen, sdNotify},
+	"internal/fdstore/fdtest": {sysUnix},
 
 	"octep":          below,
 	"octep/vfiouser": append([]string{sysUnix}, below...),
@@ -333,7 +338,7 @@ func TestRequirements(t *testing.T) {
 	assert.Equal(t, "1.23.0", mod.Go)
 	assert.Empty(t, mod.Toolchain)
 	allowed := []string{
-		"golang.org/x/sys", "github.com/stretchr/testify", cobra, rtnetlink, netlink, yaml, "github.com/google/gopacket",
+		"golang.org/x/sys", "github.com/stretchr/testify", cobra, rtnetlink, netlink, yaml, "github.com/google/gopacket", "github.com/coreos/go-systemd/v22",
 	}
 	for _, r := range mod.Require {
 		if !r.Indirect {

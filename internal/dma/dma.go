@@ -21,11 +21,18 @@ type Region struct {
 	name string
 	mem  []byte
 	bus  BusAddr
+
+	check func() error // nil: the address cannot change
 }
 
 // NewRegion describes memory that a provider has made reachable at bus.
 func NewRegion(name string, mem []byte, bus BusAddr) *Region {
 	return &Region{name: name, mem: mem, bus: bus}
+}
+
+// NewChecked is NewRegion for memory that may move; check tells whether it has.
+func NewChecked(name string, mem []byte, bus BusAddr, check func() error) *Region {
+	return &Region{name: name, mem: mem, bus: bus, check: check}
 }
 
 // Name is what the provider was asked for, for logs.
@@ -36,6 +43,15 @@ func (r *Region) Size() int { return len(r.mem) }
 
 // Bus returns the address of the region's first byte.
 func (r *Region) Bus() BusAddr { return r.bus }
+
+// Check asks the provider again whether the region lies where Bus says, which is worth
+// its time right before the card is told. Memory that has moved is ErrMoved.
+func (r *Region) Check() error {
+	if r.check == nil {
+		return nil
+	}
+	return r.check()
+}
 
 // At returns n bytes at off twice: as memory for the CPU, its capacity cut to
 // n, and as the address for the device. It panics outside the region.
@@ -49,7 +65,8 @@ func (r *Region) At(off, n int) ([]byte, BusAddr) {
 // Provider allocates regions. Implementations are safe for concurrent use.
 type Provider interface {
 	// Alloc returns zeroed memory, contiguous for the device and aligned to
-	// align, a power of two of at least 64, on the bus.
+	// align, a power of two of at least 64, on the bus. More than 2 MiB in one piece
+	// is not to be had everywhere: who needs more asks for pieces.
 	Alloc(name string, size, align int) (*Region, error)
 	// Free takes back a region that the card can no longer reach.
 	Free(*Region) error

@@ -120,7 +120,7 @@ func descriptors(t *testing.T, b *bench) {
 	for i := range uint64(wire.IQSlots) {
 		_, bus := iq.slot(uint32(i))
 		wire.PutInstruction(instr[:], uint64(bus), 60)
-		require.Equal(t, little(uint64(iq.slots.Bus())+i*9344), instr[:8], "instruction %d", i)
+		require.Equal(t, little(uint64(iq.slots[i/32].Bus())+i%32*9344), instr[:8], "instruction %d", i)
 	}
 	for q := range wire.OQs {
 		o := b.rings.oqs[q]

@@ -11,7 +11,7 @@ import (
 )
 
 // IQ is the input queue (TX) of ring 0: 256 instructions, each with a slot of
-// its own in one region. A slot belongs to the device from Flush until IN_CNTS
+// its own, 32 slots in a region. A slot belongs to the device from Flush until IN_CNTS
 // counts its instruction as finished; the doorbell going down only says that
 // the instruction was fetched, not that the frame was read (datapath.md 2.5).
 //
@@ -24,7 +24,7 @@ type IQ struct {
 	bell  csr.Reg32
 	cnts  csr.Reg64
 	instr *dma.Region
-	slots *dma.Region
+	slots [wire.IQSlots / slotsPerRegion]*dma.Region
 
 	posted   uint32 // committed and announced
 	pending  uint32 // committed, not announced
@@ -45,6 +45,10 @@ const (
 	iqRoom = wire.IQSlots - 1
 	// reapAbove is how many outstanding instructions make a look worth its read.
 	reapAbove = wire.IQSlots / 4
+	// slotsPerRegion is how many slots lie in one piece. All 256 of them take 2.3 MiB:
+	// more than a hugepage, and slot 224 would lie across two of them, which are no
+	// neighbours on the bus. 32 fit beside the buffers of an output queue.
+	slotsPerRegion = 32
 	// cntsFold is the count above which IN_CNTS is written back.
 	cntsFold = 1 << 31
 )
@@ -52,7 +56,8 @@ const (
 // slot returns TX slot i twice: the bytes for the CPU and the address for the
 // device, from one stride.
 func (q *IQ) slot(i uint32) ([]byte, dma.BusAddr) {
-	return q.slots.At(int(i&iqMask)*wire.SlotStride, wire.SlotStride)
+	i &= iqMask
+	return q.slots[i/slotsPerRegion].At(int(i%slotsPerRegion)*wire.SlotStride, wire.SlotStride)
 }
 
 // Reserve returns the frame area of the next free slot, wire.MaxTxFrame bytes

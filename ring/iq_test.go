@@ -39,9 +39,10 @@ func TestInstructionAndSlotComeFromOneStride(t *testing.T) {
 		in, _ := q.instr.At(i%wire.IQSlots*wire.InstrSize, wire.InstrSize)
 		var d wire.Instruction
 		require.NoError(t, d.Decode(in))
-		off := d.Dptr - uint64(q.slots.Bus())
-		require.Equal(t, uint64(i%wire.IQSlots*9344), off)
-		slot, _ := q.slots.At(int(off), wire.SlotStride)
+		piece := q.slots[i%wire.IQSlots/32]
+		off := d.Dptr - uint64(piece.Bus())
+		require.Equal(t, uint64(i%32*9344), off)
+		slot, _ := piece.At(int(off), wire.SlotStride)
 		require.Equal(t, []byte{0x8a, 0, 1}, slot[:3])
 		require.Equal(t, frame, slot[66:66+len(frame)])
 		h.regs.inCnts++

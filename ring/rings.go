@@ -119,6 +119,20 @@ func (r *Rings) alloc(name string, size, align int) (*dma.Region, error) {
 	return reg, nil
 }
 
+// Needs are the regions that New allocates, in its order. No region is larger than a
+// hugepage of 2 MiB: nothing that the card is told about crosses from one into another.
+func Needs() []dma.Need {
+	needs := []dma.Need{{Size: recordsSize, Align: regionAlign}}
+	for range wire.OQs {
+		needs = append(needs, dma.Need{Size: wire.OQEntries * wire.ListEntry, Align: regionAlign}, dma.Need{Size: wire.OQEntries * wire.BufStride, Align: regionAlign})
+	}
+	needs = append(needs, dma.Need{Size: wire.IQSlots * wire.InstrSize, Align: regionAlign})
+	for range wire.IQSlots / slotsPerRegion {
+		needs = append(needs, dma.Need{Size: slotsPerRegion * wire.SlotStride, Align: regionAlign})
+	}
+	return needs
+}
+
 func (r *Rings) allocate() error {
 	records, err := r.alloc("records", recordsSize, regionAlign)
 	if err != nil {
@@ -128,17 +142,6 @@ func (r *Rings) allocate() error {
 		mem, _ := records.At(i*2*RecordSize, 2*RecordSize)
 		return recorder{mem: mem}
 	}
-	iq := &IQ{
-		regs: r.cfg.BAR0, rec: record(0),
-		bell: csr.InInstrDBell.Queue(0).Low(), cnts: csr.InCnts.Queue(0),
-	}
-	if iq.instr, err = r.alloc("iq0 instructions", wire.IQSlots*wire.InstrSize, regionAlign); err != nil {
-		return err
-	}
-	if iq.slots, err = r.alloc("iq0 slots", wire.IQSlots*wire.SlotStride, regionAlign); err != nil {
-		return err
-	}
-	r.iq = iq
 	for q := range wire.OQs {
 		o := &OQ{
 			n: q, regs: r.cfg.BAR0, rec: record(1 + q), verdict: r.cfg.Verdict, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
@@ -154,6 +157,19 @@ func (r *Rings) allocate() error {
 		}
 		o.fill()
 		r.oqs = append(r.oqs, o)
+	}
+	// After the output queues, whose buffers leave room in their pages.
+	r.iq = &IQ{
+		regs: r.cfg.BAR0, rec: record(0),
+		bell: csr.InInstrDBell.Queue(0).Low(), cnts: csr.InCnts.Queue(0),
+	}
+	if r.iq.instr, err = r.alloc("iq0 instructions", wire.IQSlots*wire.InstrSize, regionAlign); err != nil {
+		return err
+	}
+	for i := range r.iq.slots {
+		if r.iq.slots[i], err = r.alloc(fmt.Sprintf("iq0 slots from %d", i*slotsPerRegion), slotsPerRegion*wire.SlotStride, regionAlign); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -209,8 +225,9 @@ const (
 
 // Program sets all rings up in the order of endpoint.md 7.1, steps 3 to 8: once
 // per coprocessor boot, before the handshake. No ring is enabled before every
-// one has taken its addresses. Errors: ErrLive, mmio.ErrGone, *RegisterError,
-// the context's.
+// one has taken its addresses, and no register is written when memory does not lie
+// where it did when it was allocated. Errors: ErrLive, dma.ErrMoved, mmio.ErrGone,
+// *RegisterError, the context's.
 func (r *Rings) Program(ctx context.Context) error {
 	if r.state != stateNew {
 		return errors.New("ring: programmed before")
@@ -224,6 +241,11 @@ func (r *Rings) Program(ctx context.Context) error {
 			if v&1 != 0 {
 				return fmt.Errorf("%w (%s=%#x)", ErrLive, reg.Queue(q), v)
 			}
+		}
+	}
+	for _, reg := range r.regions {
+		if err := reg.Check(); err != nil {
+			return fmt.Errorf("ring: program: %w", err)
 		}
 	}
 	for q := range wire.OQs {

@@ -14,8 +14,8 @@ const (
 	// slicePackets bounds what one ring gets before its worker looks at the next.
 	slicePackets = 4 * passPackets
 
-	// pollPeriod is the longest sleep of a worker without interrupts: a ring of
-	// jumbo frames fills in 1.37 ms (datapath.md 6.4).
+	// pollPeriod is the longest sleep of a worker without interrupts under load: a
+	// ring of jumbo frames fills in 1.37 ms (datapath.md 6.4).
 	pollPeriod = time.Millisecond
 
 	// spins is how often a worker looks at memory in vain before it asks the
@@ -30,6 +30,7 @@ type Worker struct {
 	clock  Clock
 	level  int
 	beat   func()
+	pace   pacer
 
 	nextSweep time.Duration
 	visit     []int  // packets taken from each queue since it was last empty
@@ -148,13 +149,14 @@ func (w *Worker) Step(why Wake) (took int, sleep time.Duration, err error) {
 
 // Run serves the queues until ctx ends, which is no error, or the card is gone
 // (mmio.ErrGone). irq wakes it: the Handler of each of its queues sends there. nil
-// means that there are no interrupts, and the worker sleeps 1 ms at most.
+// means that there are no interrupts: the worker then sleeps 1 ms at most under load,
+// and up to 5 ms at rest.
 func (w *Worker) Run(ctx context.Context, irq <-chan struct{}) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	why := WakeBusy
 	for ctx.Err() == nil {
-		_, sleep, err := w.Step(why)
+		took, sleep, err := w.Step(why)
 		if err != nil {
 			return err
 		}
@@ -162,11 +164,11 @@ func (w *Worker) Run(ctx context.Context, irq <-chan struct{}) error {
 			w.beat()
 		}
 		why = WakeBusy
+		if irq == nil {
+			sleep = w.pace.pause(w.clock.Now(), took, sleep)
+		}
 		if sleep == 0 {
 			continue
-		}
-		if irq == nil {
-			sleep = min(sleep, pollPeriod)
 		}
 		timer.Reset(sleep)
 		select {

@@ -1,6 +1,7 @@
 package octep
 
 import (
+	"errors"
 	"fmt"
 
 	"oxpd/internal/dma"
@@ -33,12 +34,16 @@ type Device interface {
 	// BindIRQ has fn called after every interrupt of an MSI-X vector. Interrupts
 	// that come before it is called are one call; none is lost. fn runs on any
 	// goroutine, not twice at once for one vector, and must not block. The vector
-	// is unmasked; nil masks and unbinds it.
+	// is unmasked; nil masks and unbinds it. A card that is reached in a way that has
+	// no interrupts binds none (ErrNoInterrupts): its rings are polled.
 	BindIRQ(vector int, fn func()) error
 	// Close gives the card back. It neither disables rings nor clears bus
 	// mastering: whether memory outlives this process is not its business.
 	Close() error
 }
+
+// ErrNoInterrupts says that no interrupt of the card reaches this process.
+var ErrNoInterrupts = errors.New("octep: no interrupts this way")
 
 // Alive tells whether the card answers config space, the only question that is
 // safe while it may be in reset (endpoint.md 1, liveness rule). It touches no

@@ -111,6 +111,10 @@ func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting s
 	return fmt.Sprintf("%s, %d rings", dev.Name(), ep.RingInfo().TRS), nil
 }
 
+// reclaimer is a provider of memory that outlives its process: what an earlier one
+// left is given back once the card is known to know nothing of it.
+type reclaimer interface{ Reclaim() error }
+
 // busMaster lets the card reach memory, and remembers whether it could before:
 // a start that is refused leaves it as it was found. A card that knows an earlier
 // run's memory is refused first: what lies there now may be somebody else's, and
@@ -127,6 +131,11 @@ func (d *Daemon) busMaster(context.Context) (string, error) {
 			d.log.Warn("bus mastering is on, as it was found: the card can reach memory", "dev", d.dev.Name())
 		}
 		return "", err
+	}
+	if m, ok := d.dev.DMA().(reclaimer); ok {
+		if err := m.Reclaim(); err != nil {
+			return "", err
+		}
 	}
 	if before&csr.CfgCommandBusMaster != 0 {
 		return "was on", nil
@@ -168,16 +177,34 @@ func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	d.workers = len(workers)
 	d.mu.Unlock()
+	polled := false
 	for i, w := range workers {
-		irq := make(chan struct{}, 1)
-		for _, q := range w.Queues() {
-			if err := d.dev.BindIRQ(csr.MSIXRingVector+q, rings.OQ(q).Handler(irq)); err != nil {
-				return "", fmt.Errorf("bind interrupt of ring %d: %w", q, err)
-			}
+		irq, err := d.bind(rings, w.Queues())
+		if err != nil {
+			return "", err
 		}
+		polled = irq == nil
 		d.spawn(ctx, fmt.Sprintf("worker %d", i), func(ctx context.Context) error { return w.Run(ctx, irq) })
 	}
+	if polled {
+		return fmt.Sprintf("%d workers, no interrupts: they poll", len(workers)), nil
+	}
 	return fmt.Sprintf("%d workers", len(workers)), nil
+}
+
+// bind has the interrupts of rings sent to one channel. nil: there are none.
+func (d *Daemon) bind(rings *ring.Rings, queues []int) (<-chan struct{}, error) {
+	irq := make(chan struct{}, 1)
+	for _, q := range queues {
+		err := d.dev.BindIRQ(csr.MSIXRingVector+q, rings.OQ(q).Handler(irq))
+		if errors.Is(err, octep.ErrNoInterrupts) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("bind interrupt of ring %d: %w", q, err)
+		}
+	}
+	return irq, nil
 }
 
 func (d *Daemon) waitReady(ctx context.Context) (string, error) {
@@ -240,11 +267,21 @@ func (d *Daemon) openRPC(ctx context.Context) (string, error) {
 // memory is where everything comes from that the card is told about.
 func (d *Daemon) memory() dma.Provider { return dma.Limit(d.dev.DMA(), d.config().DMABits) }
 
+// Needs is the memory that the card is told about, in the order in which it is asked
+// for; rpc takes a second buffer when it has to open its channel anew.
+func Needs() []dma.Need {
+	rpc := dma.Need{Size: msg.BufferSize, Align: msg.BufferAlign}
+	return append(ring.Needs(), rpc, rpc)
+}
+
 // rpcBuffer allocates a command buffer; all of them are kept until the card can
 // no longer reach them.
 func (d *Daemon) rpcBuffer() (*dma.Region, error) {
 	r, err := d.memory().Alloc("rpc command", msg.BufferSize, msg.BufferAlign)
 	if err != nil {
+		return nil, fmt.Errorf("allocate rpc buffer: %w", err)
+	}
+	if err := r.Check(); err != nil {
 		return nil, fmt.Errorf("allocate rpc buffer: %w", err)
 	}
 	d.mu.Lock()

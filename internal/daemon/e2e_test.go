@@ -80,8 +80,11 @@ type ledger struct {
 	dma.Provider
 	keeps bool
 	free  func() // before a region is freed
-	mu    sync.Mutex
-	open  map[*dma.Region]bool
+
+	reclaims atomic.Int32
+	refuses  error // of Reclaim
+	mu       sync.Mutex
+	open     map[*dma.Region]bool
 }
 
 func (l *ledger) Alloc(name string, size, align int) (*dma.Region, error) {
@@ -104,6 +107,11 @@ func (l *ledger) Free(r *dma.Region) error {
 
 func (l *ledger) Keeps() bool { return l.keeps }
 
+func (l *ledger) Reclaim() error {
+	l.reclaims.Add(1)
+	return l.refuses
+}
+
 // names are those of the regions that are allocated.
 func (l *ledger) names() (out []string) {
 	l.mu.Lock()
@@ -125,6 +133,16 @@ func (d watched) DMA() dma.Provider { return d.ledger }
 func (d watched) BAR0() mmio.Space  { return counted{d.Device.BAR0(), d.accesses} }
 func (d watched) BAR2() mmio.Space  { return counted{d.Device.BAR2(), d.accesses} }
 
+// polled is a device without interrupts.
+type polled struct{ octep.Device }
+
+func (polled) BindIRQ(_ int, fn func()) error {
+	if fn == nil {
+		return nil
+	}
+	return octep.ErrNoInterrupts
+}
+
 // counted is a BAR whose accesses are counted.
 type counted struct {
 	mmio.Space
@@ -140,9 +158,12 @@ func (c counted) Store64(off uint32, v uint64) { c.n.Add(1); c.Space.Store64(off
 type rigOptions struct {
 	shared *hwsim.Card // a card that outlives the daemon; nil: one of its own
 	keeps  bool        // the memory provider keeps memory
-	config func(c *config.Config)
-	card   func(c *hwsim.Card)   // before the daemon sees it
-	stage  func(s stage, r *rig) // when a stage begins
+	polled bool        // no interrupt of the card comes
+
+	refuses error // what giving back an earlier run's memory says
+	config  func(c *config.Config)
+	card    func(c *hwsim.Card)   // before the daemon sees it
+	stage   func(s stage, r *rig) // when a stage begins
 }
 
 // start makes a daemon run. At the end of the test it is stopped, unless it has
@@ -180,13 +201,16 @@ func start(t *testing.T, o rigOptions) *rig {
 			if o.card != nil {
 				o.card(r.card)
 			}
-			r.memory = &ledger{Provider: dev.DMA(), keeps: o.keeps, open: map[*dma.Region]bool{}}
+			r.memory = &ledger{Provider: dev.DMA(), keeps: o.keeps, refuses: o.refuses, open: map[*dma.Region]bool{}}
 			r.memory.free = func() {
 				if r.card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandBusMaster != 0 {
 					r.early.Add(1)
 				}
 			}
 			close(opened)
+			if o.polled {
+				dev = polled{dev}
+			}
 			return watched{dev, r.memory, &r.accesses}, nil
 		},
 	})

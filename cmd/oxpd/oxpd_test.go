@@ -169,6 +169,8 @@ func TestUsage(t *testing.T) {
 			`--wire "F1=loop:F3": F1 has a wire already`, ""},
 		{"serve with a wire of no kind", []string{"sim", "serve", "--vfio-user", none, "--wire", "F1=x"}, 2, `sim.wires.F1: wire "x": want tap:`, ""},
 		{"serve with a wire at no port", []string{"sim", "serve", "--vfio-user", none, "--wire", "F9=loop:F1"}, 2, `unknown port "F9"`, ""},
+		{"serve with no such fault", []string{"sim", "serve", "--vfio-user", none, "--fault", "Fire"}, 2, `--fault "Fire": hwsim: no fault "Fire": want one of AgentDelay, `, ""},
+		{"serve with a fault of no ring", []string{"sim", "serve", "--vfio-user", none, "--fault", "LateTail=64"}, 2, `"64": want numbers of 0 to 63`, ""},
 		{"serve with no such boot", []string{"sim", "serve", "--vfio-user", none, "--timeline", "x"}, 2, `sim.timeline: "x": want compressed or real`, ""},
 		{"probe without the simulated card", []string{"probe"}, 1, "this version opens no PCI device yet", ""},
 		{"probe says what works", []string{"probe", "--json"}, 1, "hint: oxpd probe --sim looks at a simulated card", ""},

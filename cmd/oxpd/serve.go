@@ -20,10 +20,10 @@ import (
 
 func (a *app) serveCommand() *cobra.Command {
 	var (
-		path  string
-		wires []string
-		sim   = config.Default().Sim
-		debug bool
+		path          string
+		wires, faults []string
+		sim           = config.Default().Sim
+		debug         bool
 	)
 	cmd := &cobra.Command{
 		Use: "serve --vfio-user PATH", Short: "a simulated card as a PCI device on a unix socket", Args: args(0, 0),
@@ -33,6 +33,8 @@ func (a *app) serveCommand() *cobra.Command {
 			"--wire says what hangs at a front port, and may be given once for each: tap:NAME[@NETNS] (root), pcap:IN[,OUT][@OPTIONS],\n" +
 			"loop:PORT, or unix:PATH, a SOCK_SEQPACKET socket on which a message is a frame. The link of a unix wire is up while somebody\n" +
 			"is connected to it, that of a port without a wire is down.\n\n" +
+			"--fault has the card misbehave from the start, by the name of a field of docs/simulator/faults.md: Gone, LateTail=0,3 (rings),\n" +
+			"LateBy=1ms, SkipEntries=0:5 (ring 0, five of them).\n\n" +
 			"Prints one line, ready, when all sockets listen, and serves until SIGTERM or SIGINT.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
@@ -52,6 +54,13 @@ func (a *app) serveCommand() *cobra.Command {
 				}
 				sim.Wires[port] = spec
 			}
+			var wrong hwsim.Faults
+			for _, f := range faults {
+				name, arg, _ := strings.Cut(f, "=")
+				if err := hwsim.SetFault(&wrong, name, arg); err != nil {
+					return &usageError{fmt.Errorf("--fault %q: %w", f, err), cmd.UseLine()}
+				}
+			}
 			cfg := config.Default()
 			cfg.Sim = sim
 			if err := cfg.Check(); err != nil {
@@ -63,12 +72,13 @@ func (a *app) serveCommand() *cobra.Command {
 			}
 			a.log = newLogWriter(a.err)
 			a.err = a.log
-			return a.serve(cmd.Context(), path, sim, slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level})))
+			return a.serve(cmd.Context(), path, sim, wrong, slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level})))
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&path, "vfio-user", "", "socket that the card is shown on")
 	f.StringArrayVar(&wires, "wire", nil, "what hangs at a front port: PORT=WIRE")
+	f.StringArrayVar(&faults, "fault", nil, "how the card misbehaves: NAME or NAME=ARGUMENT")
 	f.Uint64Var(&sim.Seed, "seed", sim.Seed, "seed of what the model draws at random")
 	f.StringVar(&sim.Timeline, "timeline", sim.Timeline, "boot of the card: compressed (well under a second) or real (minutes)")
 	f.BoolVar(&debug, "debug", false, "log each command that is refused")
@@ -76,7 +86,7 @@ func (a *app) serveCommand() *cobra.Command {
 }
 
 // serve shows a card until ctx ends.
-func (a *app) serve(ctx context.Context, path string, sim config.Sim, log *slog.Logger) (err error) {
+func (a *app) serve(ctx context.Context, path string, sim config.Sim, faults hwsim.Faults, log *slog.Logger) (err error) {
 	bar2, err := vfiouser.NewMemory()
 	if err != nil {
 		return err
@@ -87,6 +97,7 @@ func (a *app) serve(ctx context.Context, path string, sim config.Sim, log *slog.
 		return err
 	}
 	defer func() { err = errors.Join(err, card.Close()) }()
+	card.Card.Faults(func(f *hwsim.Faults) { *f = faults })
 	for _, p := range unwired(sim.Wires) {
 		card.Card.Wire(uint16(p.Tag)).SetLink(false)
 	}

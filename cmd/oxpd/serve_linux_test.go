@@ -54,7 +54,8 @@ func TestServedCard(t *testing.T) {
 	exe := build(t)
 	dir := t.TempDir()
 	card, wire, socket := filepath.Join(dir, "card.sock"), filepath.Join(dir, "f1.sock"), filepath.Join(dir, "oxpd.sock")
-	served, log := serveCard(t, exe, "--vfio-user", card, "--wire", "F1=unix:"+wire, "--wire", "Port1=loop:Port2")
+	served, log := serveCard(t, exe, "--vfio-user", card, "--wire", "F1=unix:"+wire, "--wire", "Port1=loop:Port2",
+		"--wire", "Port3=pcap:,"+filepath.Join(dir, "port3.pcapng"))
 	far, err := net.Dial("unixpacket", wire)
 	require.NoError(t, err)
 	defer far.Close()
@@ -70,7 +71,7 @@ func TestServedCard(t *testing.T) {
 		return s
 	}
 	require.Eventually(t, func() bool { return status().State == client.StateRunning }, hang, 20*time.Millisecond)
-	assert.Contains(t, p.log.String(), `stage=links detail="3 up"`, "F1, Port1 and Port2 have a link, the others none")
+	assert.Contains(t, p.log.String(), `stage=links detail="4 up"`, "F1 and Port1 to Port3 have a link, the others none")
 	s := status()
 	assert.Equal(t, "vfio-user:"+card, s.Device.Name)
 	assert.False(t, s.Device.Simulated, "nobody here can tell")
@@ -155,9 +156,12 @@ func TestServedCardDies(t *testing.T) {
 	require.NoError(t, p.cmd.Process.Signal(unix.SIGTERM))
 	p.wait(t)
 
-	// The socket that it left is taken over.
+	// The socket that it left is taken over, by a card of another kind.
 	require.FileExists(t, card)
-	_, _ = serveCard(t, exe, "--vfio-user", card)
+	_, _ = serveCard(t, exe, "--vfio-user", card, "--fault", "Assembly=AMDA0999-0001")
+	r := apart(t, exe, "run", "--device", "vfio-user:"+card, "--socket", socket)
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.err, `assembly is "AMDA0999-0001"`)
 	fi, err := os.Stat(card)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), fi.Mode().Perm())

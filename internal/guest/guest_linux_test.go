@@ -50,11 +50,17 @@ func TestGuest(t *testing.T) {
 	defer cancel()
 	parts := fetched(t, ctx)
 	init, inside := program(t, "build", "./init"), program(t, "test", "-c", "./inside")
+	both := map[string][]byte{"inside.test": inside, "oxpd": program(t, "build", "oxpd/cmd/oxpd")}
 
 	for _, tt := range []struct {
-		name  string
-		iommu bool
-	}{{"sysfs", false}, {"IOMMU", true}} {
+		name    string
+		iommu   bool
+		files   map[string][]byte
+		command string
+	}{
+		{"sysfs", false, both, "/inside.test -test.v"},
+		{"IOMMU", true, map[string][]byte{"inside.test": inside}, "/inside.test -test.v -test.skip ^TestDaemon$"},
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			mem, err := vfiouser.NewMemory()
@@ -75,8 +81,8 @@ func TestGuest(t *testing.T) {
 			}()
 
 			commands, err := Boot(ctx, parts, dir, init, Options{
-				Socket: path, IOMMU: tt.iommu, Files: map[string][]byte{"inside.test": inside},
-				Commands: []string{"/inside.test -test.v"}, Limit: limit,
+				Socket: path, IOMMU: tt.iommu, Files: tt.files,
+				Commands: []string{tt.command}, Limit: limit,
 			})
 			require.NoError(t, err)
 			require.Len(t, commands, 1)

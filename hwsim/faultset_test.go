@@ -1,0 +1,65 @@
+package hwsim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/octep/csr"
+)
+
+func TestSetFault(t *testing.T) {
+	for _, c := range []struct {
+		name, fault, arg string
+		want             func(f *Faults)
+	}{
+		{"a switch", "Gone", "", func(f *Faults) { f.Gone = true }},
+		{"in another case", "stopfetch", "true", func(f *Faults) { f.StopFetch = true }},
+		{"a switch that is off", "EgressFull", "false", func(*Faults) {}},
+		{"of the target", "HandshakeDeaf", "", func(f *Faults) { f.HandshakeDeaf = true }},
+		{"all rings", "LoseMessages", "", func(f *Faults) { f.LoseMessages = AllRings }},
+		{"all rings by name", "LoseMessages", "all", func(f *Faults) { f.LoseMessages = AllRings }},
+		{"some rings", "LateTail", "0,3,63", func(f *Faults) { f.LateTail = 1 | 1<<3 | 1<<63 }},
+		{"a time", "LateBy", "250us", func(f *Faults) { f.LateBy = 250 * time.Microsecond }},
+		{"a number", "WaitForCredit", "8", func(f *Faults) { f.WaitForCredit = 8 }},
+		{"a register's value", "BarmapVersion", "0x10003", func(f *Faults) { f.BarmapVersion = 0x10003 }},
+		{"a text", "Assembly", "AMDA0999-0001", func(f *Faults) { f.Assembly = "AMDA0999-0001" }},
+		{"numbers for rings", "SkipEntries", "0:5,7:1", func(f *Faults) { f.SkipEntries[0], f.SkipEntries[7] = 5, 1 }},
+		{"all of a ring's", "IgnoreBaddr", "2:-1", func(f *Faults) { f.IgnoreBaddr[2] = -1 }},
+		{"facilities", "FacilityMissing", "2,3", func(f *Faults) { f.FacilityMissing[csr.FacNWA], f.FacilityMissing[csr.FacRPC] = true, true }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got, want Faults
+			require.NoError(t, SetFault(&got, c.fault, c.arg))
+			c.want(&want)
+			assert.Equal(t, want, got)
+		})
+	}
+	for _, c := range []struct{ name, fault, arg, want string }{
+		{"no such fault", "Fire", "", `no fault "Fire": want one of AgentDelay, `},
+		{"one that a text cannot say", "LIFRefuse", "", `no fault "LIFRefuse"`},
+		{"no switch", "Gone", "maybe", `fault Gone="maybe": want nothing, true or false`},
+		{"no such ring", "LateTail", "64", `fault LateTail="64": "64": want numbers of 0 to 63`},
+		{"no ring", "LateTail", "0,", `"": want numbers of 0 to 63`},
+		{"no time", "LateBy", "", "want a time, such as 10ms"},
+		{"a time before now", "LateBy", "-1s", "want a time, such as 10ms"},
+		{"no number", "WaitForCredit", "", "want a number"},
+		{"no number of a ring", "SkipEntries", "3", `"": want RING:N`},
+		{"more than 32 bits", "BarmapVersion", "0x100000000", "want a number of 32 bits"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var f Faults
+			assert.ErrorContains(t, SetFault(&f, c.fault, c.arg), c.want)
+		})
+	}
+	// Every fault of a form that a text can have has one that is taken.
+	for _, name := range FaultNames() {
+		taken := false
+		for _, arg := range []string{"", "1", "1s", "0:1"} {
+			taken = taken || SetFault(new(Faults), name, arg) == nil
+		}
+		assert.True(t, taken, name)
+	}
+}

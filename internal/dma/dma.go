@@ -8,6 +8,7 @@
 package dma
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -74,6 +75,19 @@ type Provider interface {
 	// this process ends. If not, bus mastering is cleared before they go.
 	Keeps() bool
 }
+
+// Holder is a provider that still has regions which an earlier process allocated and
+// the card goes on using. They are found by their names, at the bus addresses that
+// the card knows, with what lies in them untouched.
+type Holder interface {
+	// Held returns the region that was allocated under name with this size and
+	// alignment. Errors: ErrNotHeld.
+	Held(name string, size, align int) (*Region, error)
+}
+
+// ErrNotHeld says that a provider has no region of that name, size and alignment from
+// an earlier process.
+var ErrNotHeld = errors.New("no such memory of an earlier process")
 
 // Load64 reads eight bytes that the device may be writing, in one load and in
 // memory order of the CPU; b is aligned to 8. The caller reads once into a

@@ -52,6 +52,8 @@ func (e *WidthError) Hint() string {
 // chooses them below 4 GiB; one that takes them as the kernel gives them is what
 // the limit is for.
 //
+// Memory of an earlier process (Holder) is p's to give: the card has it already.
+//
 // Alloc's errors: *WidthError, and p's.
 func Limit(p Provider, bits int) Provider { return &limited{p, bits} }
 
@@ -69,4 +71,13 @@ func (l *limited) Alloc(name string, size, align int) (*Region, error) {
 		return nil, errors.Join(e, l.Provider.Free(r))
 	}
 	return r, nil
+}
+
+// Held implements Holder for a provider that does.
+func (l *limited) Held(name string, size, align int) (*Region, error) {
+	h, ok := l.Provider.(Holder)
+	if !ok {
+		return nil, fmt.Errorf("dma: find %s: %w", name, ErrNotHeld)
+	}
+	return h.Held(name, size, align)
 }

@@ -91,3 +91,22 @@ func TestLimitOnInProcess(t *testing.T) {
 	require.ErrorContains(t, err, "dma-bits is 36")
 	assert.Empty(t, d.regions, "the device knows nothing of it any more")
 }
+
+// held has one region of an earlier process.
+type held struct {
+	Provider
+	r *Region
+}
+
+func (h held) Held(string, int, int) (*Region, error) { return h.r, nil }
+
+// What the card has already is not judged again: it could only be kept from a process
+// that takes over, and not from the card.
+func TestLimitPassesWhatIsHeld(t *testing.T) {
+	r := NewRegion("far", make([]byte, 64), 1<<40)
+	got, err := Limit(held{r: r}, 36).(Holder).Held("far", 64, 64)
+	require.NoError(t, err)
+	assert.Same(t, r, got)
+	_, err = Limit(&placed{}, 36).(Holder).Held("far", 64, 64)
+	assert.ErrorIs(t, err, ErrNotHeld)
+}

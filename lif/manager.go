@@ -295,9 +295,10 @@ func (m *Manager) try(ctx context.Context, q *port) (changed bool, err error) {
 		q.misses++
 		pause = min(maxPause, firstPause<<min(q.misses-1, 8))
 	}
-	// An error of the channel is no port's fault: no pause, the caller reopens it.
+	// An error of the channel is no port's fault: no pause, and none of before that is
+	// over and would make the port due at every look. The caller reopens the channel.
 	m.set(q, func(s *State) {
-		s.Err = err
+		s.Err, s.RetryAt = err, 0
 		if pause > 0 {
 			s.RetryAt = m.clock.Now() + pause
 		}

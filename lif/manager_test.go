@@ -589,6 +589,22 @@ func TestAnErrorOfTheChannelEndsTheRoundWithoutAPause(t *testing.T) {
 	}
 }
 
+// A port that pauses when the channel fails is left to its turn: nobody asks it four
+// times a second because its pause is over.
+func TestAnErrorOfTheChannelEndsAPause(t *testing.T) {
+	r := provisioned(t, f1)
+	delete(r.lifs, uint32(f1.LIF()))
+	r.table.refuse = func(uint32) error { return refused }
+	_, err := r.Reconcile(bg, f1)
+	require.ErrorIs(t, err, ErrRefused)
+	require.NotZero(t, r.State(f1).RetryAt)
+	r.clock.add(r.State(f1).RetryAt - r.clock.Now())
+	r.table.fail = errors.New("no answer in time")
+	_, err = r.Reconcile(bg, f1)
+	require.ErrorIs(t, err, r.table.fail)
+	require.Zero(t, r.State(f1).RetryAt)
+}
+
 // Rule 11: exactly one update of 18 bytes with mask 0x0002 alone, then a read.
 func TestSetMTU(t *testing.T) {
 	for _, mtu := range []int{72, 1499, 1501, 9000} {

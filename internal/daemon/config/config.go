@@ -177,8 +177,22 @@ func Parse(name string, b []byte) (Config, error) {
 		return c, &Error{name, 0, "more than one document"}
 	}
 	var at yaml.Node
-	_ = yaml.Unmarshal(b, &at) // decoded above without error; this is only for the lines
+	_ = yaml.Unmarshal(b, &at) // decoded above without error; this is for the lines and what the decoder rounds
+	if err := errors.Join(fractions(name, &at)...); err != nil {
+		return c, err
+	}
 	return c, c.check(name, &at)
+}
+
+// fractions refuses numbers that the decoder would make whole. No key takes any.
+func fractions(name string, n *yaml.Node) (errs []error) {
+	if n.ShortTag() == "!!float" {
+		errs = append(errs, &Error{name, n.Line, fmt.Sprintf("%q has the wrong type: want a whole number", n.Value)})
+	}
+	for _, c := range n.Content {
+		errs = append(errs, fractions(name, c)...)
+	}
+	return errs
 }
 
 // Check refuses values that Default does not have and that no file gave.

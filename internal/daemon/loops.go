@@ -173,12 +173,15 @@ func (d *Daemon) turn(ctx context.Context, r *rounds) (err error) {
 // lookAgain ends a rush in which nothing more was found lost, and otherwise looks at
 // all ports once more, which it tells.
 func (d *Daemon) lookAgain(now time.Duration, r *rounds) bool {
+	// The end comes before the count: whoever finds a loss that is not counted here
+	// begins a rush again, and is not taken for part of this one.
+	d.rush.Store(false)
 	losses := d.losses()
 	if losses == r.losses {
 		r.again, r.tries = 0, 0
-		d.rush.Store(false)
 		return false
 	}
+	d.rush.Store(true)
 	r.losses, r.again = losses, now+quickPause
 	if r.tries++; r.tries > quickTries {
 		// What goes on being lost is put right in its turn, until every port has had one

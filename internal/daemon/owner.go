@@ -331,13 +331,17 @@ func (o *owner) provisionSteps(ctx context.Context) (awaited string, err error) 
 	if err != nil {
 		return "the card to name the port's MAC address", err
 	}
-	if !o.snapshot().haveMAC {
+	again := o.snapshot().haveMAC
+	if !again {
 		// Raised for the first time in the coprocessor's life, it has no filters.
 		o.own, o.want.mac, o.told.sure = mac, mac, true
 	}
 	o.told.up = true
 	o.update(func(v *view) {
 		v.own, v.want.mac, v.agentMAC, v.haveMAC, v.lowered = o.own, o.want.mac, mac, true, false
+		if again { // the bring-up reads all links at its end
+			v.raisedAt = o.clock.Now()
+		}
 	})
 	if o.port.BehindSwitch() || mac != o.want.mac {
 		if err := o.agent.SetMAC(ctx, tag, o.want.mac); err != nil {

@@ -76,6 +76,7 @@ func newBoard12() *board12 {
 				*i = fakeIface{log: &b.log, mtu: mtu, limit: mtu, mac: mac}
 				return i, nil
 			},
+			detach: func(board.Port, iface) {},
 		})
 	}
 	return b
@@ -310,4 +311,34 @@ func TestPortThatWasRaisedIsLookedAtSoon(t *testing.T) {
 	assert.Equal(t, o, b.training(0))
 	b.clk.now += trainTime
 	assert.Nil(t, b.training(0), "nobody is there")
+	o = b.owners[7]
+	o.ifaceGone()
+	require.NoError(t, o.provision(context.Background()))
+	assert.Equal(t, o, b.training(0), "its interface was made again")
+}
+
+// TestLossThatIsFoundAtTheEndOfARush is looked into as the first one is.
+func TestLossThatIsFoundAtTheEndOfARush(t *testing.T) {
+	b := newBoard12()
+	for _, o := range b.owners {
+		require.NoError(t, o.provision(context.Background()))
+	}
+	b.rush.Store(true)
+	last := b.owners[len(b.owners)-1]
+	last.mu.Lock() // who counts the losses waits here
+	counted := make(chan bool)
+	go func() { counted <- b.lookAgain(b.clk.now, &b.rounds) }()
+	ending := assert.Eventually(t, func() bool { return !b.rush.Load() }, 10*time.Second, time.Millisecond, "whoever finds one now starts a rush")
+	found := make(chan struct{})
+	go func() { b.owners[0].forgotten("lif", "absent"); close(found) }()
+	if ending {
+		require.Eventually(t, b.rush.Load, 10*time.Second, time.Millisecond)
+	}
+	last.mu.Unlock()
+	<-counted
+	<-found
+	assert.True(t, b.rush.Load())
+	for _, o := range b.owners {
+		assert.Equal(t, markReconcile, o.marks&markReconcile, o.port.Name)
+	}
 }

@@ -45,8 +45,12 @@ func (o *owner) setKernel(i iface, l port.Link) {
 		v.kernel = kernelView{i, l}
 		now = v.foreignName(o.port)
 	})
-	if now != before {
-		o.log.Info("interface is called otherwise in the kernel", "port", o.port.Name, "name", l.Name)
+	switch {
+	case now == before:
+	case now == "":
+		o.log.Info("interface has the port's name again", "port", o.port.Name, "was", before)
+	default:
+		o.log.Info("interface is called otherwise in the kernel", "port", o.port.Name, "name", now)
 	}
 }
 
@@ -83,6 +87,14 @@ func (o *owner) notices(v *view) (out []string) {
 	}
 	l := v.inKernel()
 	return append(out, ipv6Warning(l.Name, l.MTU)...)
+}
+
+// endNotice forgets a change that was put back, the last error too when it is that one.
+func (v *view) endNotice(notice *string) {
+	if v.err != nil && v.err.Error() == *notice {
+		v.err = nil
+	}
+	*notice = ""
 }
 
 // minIPv6 is the least MTU that the kernel runs IPv6 on (RFC 8200, section 5).

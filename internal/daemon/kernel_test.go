@@ -57,6 +57,8 @@ func TestRenamedInterface(t *testing.T) {
 	r.mustIP("link", "set", "wan0", "name", "oxp9")
 	r.wait("the port's own name again", func() bool { return r.port("oxp9").KernelName == "" })
 	assert.Empty(t, r.warned("oxp9"))
+	assert.Equal(t, 1, strings.Count(r.log.String(), "called otherwise"), "which is no other name")
+	assert.Equal(t, 1, strings.Count(r.log.String(), "has the port's name again"))
 	r.mustIP("link", "set", "oxp9", "name", "wan0")
 	r.wait("the name to be seen", func() bool { return r.port("oxp9").KernelName == "wan0" })
 	index := r.port("oxp9").IfIndex

@@ -144,7 +144,7 @@ func (o *owner) cardMAC(ctx context.Context, mac [6]byte) error {
 // tookMAC notes that card and interface have the address that is wanted now.
 func (o *owner) tookMAC(old [6]byte, by string) {
 	o.pending.mac = [6]byte{}
-	o.update(func(v *view) { v.macBack = "" })
+	o.update(func(v *view) { v.endNotice(&v.macBack) })
 	if o.want.mac != old {
 		o.log.Info("address changed", "port", o.port.Name, "old", hwAddr(old), "address", hwAddr(o.want.mac), "by", by)
 	}

@@ -45,7 +45,7 @@ func (o *owner) setMTU(ctx context.Context, mtu int, force bool) error {
 		return &refusal{err, client.CodeRefused}
 	}
 	o.want.mtu, o.pending.mtu = mtu, 0
-	o.update(func(v *view) { v.mtuBack = "" })
+	o.update(func(v *view) { v.endNotice(&v.mtuBack) })
 	if mtu == old {
 		o.log.Debug("mtu is what it was", "port", o.port.Name, "lif", uint32(o.port.LIF()), "mtu", mtu)
 		return nil
@@ -110,7 +110,7 @@ func (o *owner) followMTU(ctx context.Context, i iface, now int) error {
 	}
 	if err == nil {
 		o.want.mtu, o.pending.mtu = now, 0 // settle brings the limit down, if it is lower
-		o.update(func(v *view) { v.mtuBack = "" })
+		o.update(func(v *view) { v.endNotice(&v.mtuBack) })
 		o.log.Info("mtu changed", "port", o.port.Name, "lif", uint32(o.port.LIF()), "old", old, "mtu", now, "by", "netlink")
 		o.warnSwitch()
 		return nil

@@ -836,6 +836,27 @@ func TestErrorsOfAChangeAreShown(t *testing.T) {
 	require.NoError(t, b.reconcile(ctx))
 	assert.NoError(t, b.snapshot().err, "until the next look finds nothing")
 
+	for name, succeed := range map[string]func(){
+		"netlink": func() { b.iface.mtu = 2000; b.notice(markIface); b.heed(ctx) },
+		"request": func() { require.NoError(t, b.setMTU(ctx, 3000, false)) },
+	} {
+		b.iface.mtu = 9001
+		b.notice(markIface)
+		b.heed(ctx)
+		require.ErrorContains(t, b.snapshot().err, "mtu 9001", name)
+		succeed()
+		assert.NoError(t, b.snapshot().err, "or until a change succeeds, by %s", name)
+		assert.Empty(t, b.snapshot().mtuBack, name)
+	}
+	b.iface.mac = group
+	b.notice(markIface)
+	b.heed(ctx)
+	require.ErrorContains(t, b.snapshot().err, "was put back to "+hwAddr(b.want.mac))
+	b.iface.mac = foreign
+	b.notice(markIface)
+	b.heed(ctx)
+	assert.NoError(t, b.snapshot().err, "the same for an address")
+
 	b.iface.lost = errors.New("ENOBUFS")
 	b.notice(markIface)
 	b.heed(ctx)

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
@@ -45,7 +44,8 @@ func (d *Daemon) portView(p board.Port) client.PortView {
 			out.NetAgent.Promisc, out.NetAgent.AllMulti = &v.told.promisc, &v.told.allMulti
 		}
 	}
-	if l, ok := lookNow(v.iface); ok {
+	l, ok := lookNow(v.iface)
+	if ok {
 		o.setKernel(v.iface, l)
 		v = o.snapshot()
 		carrier := client.LinkDown
@@ -57,9 +57,10 @@ func (d *Daemon) portView(p board.Port) client.PortView {
 			Admin: oper(l.Up), Link: carrier, Address: hwAddr(l.MAC), MTU: l.MTU, Promisc: &promisc, AllMulti: &l.AllMulti,
 		}
 		out.KernelName, out.Bridge, out.BridgeMTU = v.foreignName(p), l.Bridge, l.BridgeMTU
-		out.Warnings = append(out.Warnings, d.bridgeWarning(l)...)
 	}
-	out.Warnings = slices.Concat(o.warnings(&v), o.notices(&v), out.Warnings)
+	for _, w := range [][]string{o.warnings(&v), o.notices(&v), d.bridgeWarning(l)} {
+		out.Warnings = append(out.Warnings, w...)
+	}
 	return out
 }
 
@@ -90,8 +91,12 @@ func (d *Daemon) bridgeWarning(of port.Link) []string {
 	if mtu == 0 || of.BridgeMTU <= mtu {
 		return nil
 	}
-	return []string{fmt.Sprintf("bridge %s has mtu %d and its member %s %d: what the bridge sends above that is lost at the member; oxpd mtu %s %d, or ip link set %s mtu %d",
-		of.Bridge, of.BridgeMTU, least, mtu, least.Name, of.BridgeMTU, of.Bridge, mtu)}
+	remedy := fmt.Sprintf("ip link set %s mtu %d", of.Bridge, mtu)
+	if board.CheckMTU(of.BridgeMTU) == nil {
+		remedy = fmt.Sprintf("oxpd mtu %s %d, or %s", least.Name, of.BridgeMTU, remedy)
+	}
+	return []string{fmt.Sprintf("bridge %s has mtu %d and its member %s %d: what the bridge sends above that is lost at the member; %s",
+		of.Bridge, of.BridgeMTU, least, mtu, remedy)}
 }
 
 // showLIFValues is the LIF as last read back.

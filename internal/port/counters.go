@@ -66,7 +66,7 @@ type txCounters struct {
 // kernelDrops follows a number that starts at 0 with each new interface.
 type kernelDrops struct {
 	mu   sync.Mutex
-	base uint64 // of the interfaces before
+	base uint64 // of the interfaces before, less what this one had when it was adopted
 	last uint64 // of this one, when it was last read
 }
 
@@ -79,6 +79,14 @@ func (k *kernelDrops) update(now kernelCount) {
 	k.mu.Lock()
 	k.last = max(k.last, now.frames)
 	k.mu.Unlock()
+}
+
+// begin leaves out what an interface counted before it was this process's.
+func (k *kernelDrops) begin(now kernelCount) {
+	k.mu.Lock()
+	k.base -= now.frames // below 0, until last is added
+	k.mu.Unlock()
+	k.update(now)
 }
 
 // retire adds the interface's number to those of its predecessors.

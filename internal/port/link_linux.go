@@ -48,6 +48,33 @@ func openLink(name, netns string) (t *sys.TAP, l *netlinkLink, err error) {
 	return t, l, nil
 }
 
+// adoptTAP takes over an interface by its descriptor, which is used up also when
+// there is an error, and checks that it is the one of that index in its namespace.
+func adoptTAP(name, netns string, fd, index int) (tap, link, error) {
+	t, err := sys.AdoptTAP(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, nil, fmt.Errorf("port: adopt %s: %w", name, err)
+	}
+	l := &netlinkLink{index: index}
+	err = sys.InNetNS(netns, func() error {
+		ifi, err := net.InterfaceByIndex(index)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrRemoved, err)
+		case ifi.Name != t.Name():
+			return fmt.Errorf("%w: interface %d is %s, and the descriptor is that of %s", ErrRemoved, index, ifi.Name, t.Name())
+		}
+		l.conn, err = dialRoute(0)
+		return err
+	})
+	if err != nil {
+		t.Close()
+		return nil, nil, fmt.Errorf("port: adopt %s: %w", name, err)
+	}
+	return t, l, nil
+}
+
 // netlinkLink is an interface seen through its own netlink socket.
 type netlinkLink struct {
 	conn  *netlink.Conn

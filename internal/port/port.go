@@ -96,6 +96,32 @@ func Open(cfg Config) (*Port, error) {
 	return p, nil
 }
 
+// Adopt goes on with the interface of an earlier process: fd is a descriptor of its
+// TAP, which is the port's from then on, and index the interface's in its namespace.
+// Nothing of the interface changes, carrier included; frames that wait in its queue
+// are read. TapKernelDropped counts from here. An interface that is refused loses
+// this descriptor: with the last one, it goes.
+//
+// Errors: sys.ErrNotTAP for another kind of descriptor, or one whose interface has
+// gone; ErrRemoved for an interface that is elsewhere; the kernel's.
+func Adopt(cfg Config, fd, index int) (*Port, error) {
+	t, l, err := adoptTAP(cfg.Port.Name, cfg.NetNS, fd, index)
+	if err != nil {
+		return nil, err
+	}
+	p := newPort(cfg, t, l)
+	p.index = index
+	s, err := l.state()
+	if err != nil {
+		t.Close()
+		l.close()
+		return nil, fmt.Errorf("port: adopt %s: %w", cfg.Port.Name, err)
+	}
+	p.limit.Store(int32(s.MTU))
+	p.counters.kernel.begin(s.dropped)
+	return p, nil
+}
+
 func newPort(cfg Config, t tap, l link) *Port {
 	p := &Port{port: cfg.Port, counters: cfg.Counters, tap: t, link: l}
 	if p.counters == nil {
@@ -269,6 +295,25 @@ func (p *Port) Close() error {
 		p.counters.lock()
 		p.closed.Store(true)
 		p.counters.tx.closed += p.drain()
+		err := p.tap.Close()
+		p.counters.unlock()
+		p.counters.kernel.retire()
+		return errors.Join(err, p.link.close())
+	})
+}
+
+// Descriptor is the TAP's, which stays the port's: a copy of it, with another
+// process, keeps the interface when this one ends.
+func (p *Port) Descriptor() int { return p.tap.FD() }
+
+// Keep ends the port as Close does and leaves the interface alone, whose descriptor
+// somebody else has: it stays up, keeps its carrier, and what is sent waits in its
+// queue for the next Adopt.
+func (p *Port) Keep() error {
+	return p.control("keep", func() error {
+		_, _ = p.look()
+		p.counters.lock()
+		p.closed.Store(true)
 		err := p.tap.Close()
 		p.counters.unlock()
 		p.counters.kernel.retire()

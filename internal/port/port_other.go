@@ -13,6 +13,11 @@ func openTAP(name, _ string) (tap, int, link, error) {
 	return nil, 0, nil, fmt.Errorf("port: open %s: %w", name, errors.ErrUnsupported)
 }
 
+// adoptTAP returns errors.ErrUnsupported.
+func adoptTAP(name, _ string, _, _ int) (tap, link, error) {
+	return nil, nil, fmt.Errorf("port: adopt %s: %w", name, errors.ErrUnsupported)
+}
+
 func newPoller() (poller, error) { return nil, errors.ErrUnsupported }
 
 // Watch returns errors.ErrUnsupported.

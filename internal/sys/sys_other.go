@@ -8,8 +8,12 @@ import (
 	"os"
 )
 
-// ErrExists says that an interface of the wanted name exists already.
-var ErrExists = errors.New("interface exists already")
+var (
+	// ErrExists says that an interface of the wanted name exists already.
+	ErrExists = errors.New("interface exists already")
+	// ErrNotTAP says that a descriptor is not that of a TAP as OpenTAP makes it.
+	ErrNotTAP = errors.New("not the descriptor of such a TAP")
+)
 
 func unsupported(what string) error { return fmt.Errorf("sys: %s: %w", what, errors.ErrUnsupported) }
 
@@ -44,6 +48,9 @@ type TAP struct{}
 
 // OpenTAP returns errors.ErrUnsupported.
 func OpenTAP(string) (*TAP, error) { return nil, unsupported("create TAP") }
+
+// AdoptTAP returns errors.ErrUnsupported.
+func AdoptTAP(int) (*TAP, error) { return nil, unsupported("adopt TAP") }
 
 // Name returns the empty string.
 func (*TAP) Name() string { return "" }

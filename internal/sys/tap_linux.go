@@ -17,8 +17,12 @@ const (
 	tapModes = unix.IFF_TUN | unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
 )
 
-// ErrExists says that an interface of the wanted name exists already.
-var ErrExists = errors.New("interface exists already")
+var (
+	// ErrExists says that an interface of the wanted name exists already.
+	ErrExists = errors.New("interface exists already")
+	// ErrNotTAP says that a descriptor is not that of a TAP as OpenTAP makes it.
+	ErrNotTAP = errors.New("not the descriptor of such a TAP")
+)
 
 // TAP is a TAP interface and its bare, non-blocking descriptor. The interface
 // exists as long as the descriptor. Read, Write and Writev may run
@@ -48,6 +52,26 @@ func OpenTAP(name string) (*TAP, error) {
 		unix.Close(fd)
 		return nil, err
 	}
+	return t, nil
+}
+
+// AdoptTAP is the TAP of a descriptor that another process made by OpenTAP. The
+// descriptor is the TAP's from then on; with an error it stays the caller's. One that
+// was made without IFF_NO_PI cannot be told: TUNGETIFF shows that flag always.
+// Errors: ErrNotTAP, also when the interface has gone.
+func AdoptTAP(fd int) (*TAP, error) {
+	t := &TAP{fd: fd, name: fmt.Sprintf("descriptor %d", fd)}
+	name, flags, err := t.Mode()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrNotTAP, err)
+	case flags&(tapModes|unix.IFF_MULTI_QUEUE) != tapFlags:
+		return nil, fmt.Errorf("sys: adopt TAP %s: %w: flags %#x, want mode %#x", name, ErrNotTAP, flags, tapFlags)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("sys: adopt TAP %s: %w", name, err)
+	}
+	t.name = name
 	return t, nil
 }
 
@@ -85,7 +109,7 @@ func AboveStdio(fd int) (int, error) {
 	return high, nil
 }
 
-// Name is the name that the interface was created under.
+// Name is the name that the interface was created, or adopted, under.
 func (t *TAP) Name() string { return t.name }
 
 // FD is the descriptor.

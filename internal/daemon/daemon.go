@@ -183,6 +183,7 @@ func (d *Daemon) serve(ctx context.Context, up <-chan error, cancel context.Canc
 			<-up
 		}
 	}
+	lost := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -209,6 +210,10 @@ func (d *Daemon) serve(ctx context.Context, up <-chan error, cancel context.Canc
 				d.gone = true
 				d.mu.Unlock()
 			}
+			if lost {
+				continue // another part has met the same, and it is said
+			}
+			lost = true
 			d.log.Error("card is not served any more", "err", err)
 			d.warn(why)
 			cancel()

@@ -32,6 +32,7 @@ const (
 	netlink   = "github.com/mdlayher/netlink"
 	cobra     = "github.com/spf13/cobra"
 	yaml      = "go.yaml.in/yaml/v3"
+	pci       = "github.com/u-root/u-root/pkg/pci"
 	sdListen  = "github.com/coreos/go-systemd/v22/activation"
 	sdNotify  = "github.com/coreos/go-systemd/v22/daemon"
 )
@@ -56,6 +57,8 @@ var rules = map[string][]string{
 	"internal/fdstore/fdtest": {sysUnix},
 
 	"octep":          below,
+	"octep/discover": append([]string{sysUnix, pci}, below...),
+	"octep/sysfs":    append([]string{"octep", "octep/discover", sysUnix}, below...),
 	"octep/vfiouser": append([]string{sysUnix}, below...),
 	"ring":           below,
 	"rpc":            below,
@@ -68,7 +71,7 @@ var rules = map[string][]string{
 	"internal/simdev": append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,
-	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "lif", yaml}, layouts...),
+	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
 		"internal/daemon/config", "internal/capture", "internal/sys", sysUnix}, layouts...),
 	"internal/daemon": append([]string{"octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",
@@ -89,7 +92,7 @@ var rules = map[string][]string{
 
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
-		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "octep",
+		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "octep", "octep/discover", "octep/sysfs",
 		"octep/vfiouser", "internal/sys", cobra, sysUnix}, layouts...),
 	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),
 	"docs":     {},
@@ -298,7 +301,7 @@ func TestDependencyGraph(t *testing.T) {
 
 // drivers are the packages that drive a card and must not know that it may be
 // a simulated one.
-var drivers = []string{"octep", "octep/vfiouser", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/daemon", "internal/probe", "internal/mmio", "internal/dma", "internal/sys"}
+var drivers = []string{"octep", "octep/discover", "octep/sysfs", "octep/vfiouser", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/daemon", "internal/probe", "internal/mmio", "internal/dma", "internal/sys"}
 
 // reached returns what is wrong with all that a package depends on.
 func reached(pkg string, deps []string) []string {
@@ -338,7 +341,7 @@ func TestRequirements(t *testing.T) {
 	assert.Equal(t, "1.23.0", mod.Go)
 	assert.Empty(t, mod.Toolchain)
 	allowed := []string{
-		"golang.org/x/sys", "github.com/stretchr/testify", cobra, rtnetlink, netlink, yaml, "github.com/google/gopacket", "github.com/coreos/go-systemd/v22",
+		"golang.org/x/sys", "github.com/stretchr/testify", cobra, rtnetlink, netlink, yaml, "github.com/google/gopacket", "github.com/coreos/go-systemd/v22", "github.com/u-root/u-root",
 	}
 	for _, r := range mod.Require {
 		if !r.Indirect {

@@ -39,7 +39,7 @@ func hugetlbfs(t *testing.T, n int) (dir string) {
 	if err := unix.Mount("hugetlbfs", dir, "hugetlbfs", 0, "pagesize=2M"); err != nil {
 		t.Skip("no hugetlbfs: ", err)
 	}
-	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, 0)) })
+	t.Cleanup(func() { assert.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	return dir
 }
 

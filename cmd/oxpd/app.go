@@ -17,6 +17,7 @@ import (
 	"oxpd/internal/capture"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
+	"oxpd/octep/discover"
 )
 
 // Exit statuses.
@@ -136,9 +137,10 @@ func isUsage(err error) bool {
 		outside *board.MTURangeError
 		file    *config.Error
 		format  *capture.FormatError
+		address *discover.AddressError
 		refused *client.Error
 	)
-	return errors.As(err, &usage) || errors.As(err, &unknown) || errors.As(err, &outside) || errors.As(err, &file) || errors.As(err, &format) ||
+	return errors.As(err, &usage) || errors.As(err, &unknown) || errors.As(err, &outside) || errors.As(err, &file) || errors.As(err, &format) || errors.As(err, &address) ||
 		errors.As(err, &refused) && refused.Usage()
 }
 
@@ -244,7 +246,7 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "control socket (default "+client.DefaultSocket+")")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UseLine()} })
 	root.AddCommand(
-		a.runCommand(), a.probeCommand(), a.statusCommand(), a.portsCommand(), a.portCommand(), a.mtuCommand(), a.statsCommand(), a.countersCommand(),
+		a.runCommand(), a.devicesCommand(), a.bindCommand(), a.unbindCommand(), a.probeCommand(), a.statusCommand(), a.portsCommand(), a.portCommand(), a.mtuCommand(), a.statsCommand(), a.countersCommand(),
 		a.stopCommand(), a.demoCommand(), a.versionCommand(), a.configCommand(), a.simCommand(),
 	)
 	return root

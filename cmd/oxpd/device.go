@@ -8,30 +8,64 @@ import (
 
 	"oxpd/internal/daemon/client"
 	"oxpd/octep"
+	"oxpd/octep/discover"
+	"oxpd/octep/sysfs"
 	"oxpd/octep/vfiouser"
 )
-
-// errNoCard says what this version cannot reach.
-var errNoCard = errors.New("this version reaches no PCI device, only a simulated card")
 
 // opens opens a card.
 type opens func(context.Context) (octep.Device, error)
 
-// opener returns what opens the card that --sim and --device name; nil for a
-// simulated one inside this process.
-func opener(sim bool, device, usage string) (opens, error) {
+// opener returns what opens the card that --sim and --device name, or else the
+// configuration, or else the only one of this machine; nil for a simulated one inside
+// this process.
+func opener(sim bool, device, configured, usage string) (opens, error) {
 	switch {
 	case sim && device != "":
 		return nil, &usageError{errors.New("--sim and --device are two cards: give one of them"), usage}
 	case sim:
 		return nil, nil
 	case device == "":
-		return nil, &hinted{errNoCard, "oxpd run --sim, or oxpd run --device vfio-user:PATH with a card of oxpd sim serve"}
+		device = configured
 	}
-	path, ok := strings.CutPrefix(device, vfiouser.Scheme)
-	if !ok {
-		return nil, &usageError{fmt.Errorf("device %q: want vfio-user:PATH", device), usage}
+	if path, ok := strings.CutPrefix(device, vfiouser.Scheme); ok {
+		return socketOpener(device, path, usage)
 	}
+	name, err := pciName(device, usage)
+	if err != nil {
+		return nil, err
+	}
+	h := host()
+	c, err := h.Find(name)
+	if err != nil {
+		return nil, noCard(err)
+	}
+	return func(context.Context) (octep.Device, error) {
+		c, err := h.Card(c.Address) // as it is by now
+		if err != nil {
+			return nil, err
+		}
+		d, err := sysfs.Open(h, c)
+		if err != nil {
+			return nil, err // and no device that holds none
+		}
+		return d, nil
+	}, nil
+}
+
+// pciName checks the name of a PCI function; empty stays empty.
+func pciName(device, usage string) (string, error) {
+	if device == "" {
+		return "", nil
+	}
+	name, err := discover.ParseAddress(device)
+	if err != nil {
+		return "", &usageError{fmt.Errorf("%w, or vfio-user:PATH", err), usage}
+	}
+	return name, nil
+}
+
+func socketOpener(device, path, usage string) (opens, error) {
 	if err := client.CheckSocket(path); err != nil {
 		return nil, &usageError{fmt.Errorf("device %q: %w", device, err), usage}
 	}
@@ -42,4 +76,12 @@ func opener(sim bool, device, usage string) (opens, error) {
 		}
 		return d, nil
 	}, nil
+}
+
+// noCard adds what can be done without a card.
+func noCard(err error) error {
+	if errors.Is(err, discover.ErrNone) {
+		return &hinted{err, "oxpd run --sim drives a simulated card, oxpd run --device vfio-user:PATH one of oxpd sim serve; lspci -nn shows what is on the bus"}
+	}
+	return err
 }

@@ -15,10 +15,9 @@ import (
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/probe"
 	"oxpd/internal/probe/staged"
+	"oxpd/octep/discover"
+	"oxpd/octep/sysfs"
 )
-
-// errNoProbe says what this version cannot look at.
-var errNoProbe = errors.New("this version opens no PCI device yet, so there is nothing to look at (exit status 1)")
 
 // defaultAfter shows a simulated card that has done all that it does by itself.
 const defaultAfter = time.Second
@@ -27,6 +26,7 @@ func (a *app) probeCommand() *cobra.Command {
 	var (
 		sim            bool
 		timeline, host string
+		device         string
 		after          time.Duration
 	)
 	hosts := make([]string, 0, len(staged.Hosts()))
@@ -38,8 +38,8 @@ func (a *app) probeCommand() *cobra.Command {
 		Long: "Reads config space, registers and the table of windows, says what stands in the way, and what oxpd run would do stage by stage.\n" +
 			"Nothing is written: not to the card's registers, not to config space, and no memory is given to it. Memory decoding that is\n" +
 			"off stays off.\n\n" +
-			"This version opens no PCI device yet: without --sim it says so. With --sim it looks at a simulated card of its own whose\n" +
-			"time stands still at a moment of its life. --host says who had it before:\n" +
+			"It looks at the card of this machine, also while oxpd drives it; --device says which, if there are several. With --sim it looks at a\n" +
+			"simulated card of its own whose time stands still at a moment of its life. --host says who had it before:\n" +
 			"  absent     nobody: memory decoding is off\n" +
 			"  firmware   memory decoding is on, nothing else\n" +
 			"  offer      a host offered itself in the handshake, and died\n" +
@@ -54,7 +54,10 @@ func (a *app) probeCommand() *cobra.Command {
 						return &usageError{fmt.Errorf("--%s says how a simulated card is: it needs --sim", f), cmd.UseLine()}
 					}
 				}
-				return &hinted{errNoProbe, "oxpd probe --sim looks at a simulated card, oxpd run --sim drives one; lspci -nn -d 177d:a300 finds the real one"}
+				return a.probeDevice(cmd.Context(), device)
+			}
+			if device != "" {
+				return &usageError{errors.New("--sim and --device are two cards: give one of them"), cmd.UseLine()}
 			}
 			m := staged.Moment{Host: staged.Host(host), After: after}
 			switch timeline {
@@ -76,6 +79,7 @@ func (a *app) probeCommand() *cobra.Command {
 	})
 	f := cmd.Flags()
 	f.BoolVar(&sim, "sim", false, "look at a simulated card")
+	f.StringVar(&device, "device", "", whichDevice)
 	f.StringVar(&timeline, "timeline", config.TimelineCompressed, "boot of the simulated card: compressed (well under a second) or real (minutes)")
 	f.StringVar(&host, "host", string(staged.HostFirmware), "who had the simulated card before: "+strings.Join(hosts, ", "))
 	f.DurationVar(&after, "after", defaultAfter, "moment at which the simulated card's time stands still")
@@ -98,6 +102,31 @@ func (a *app) probe(ctx context.Context, m staged.Moment, timeline string) error
 	if err != nil {
 		return err
 	}
+	return a.showProbe(r)
+}
+
+// probeDevice looks at the card of that name, or at the only one.
+func (a *app) probeDevice(ctx context.Context, name string) error {
+	h := host()
+	c, err := h.Find(name)
+	if errors.Is(err, discover.ErrNone) {
+		return &hinted{err, "oxpd probe --sim looks at a simulated card, oxpd run --sim drives one; lspci -nn shows what is on the bus"}
+	}
+	if err != nil {
+		return err
+	}
+	d, err := sysfs.Look(h, c)
+	if err != nil {
+		return err
+	}
+	r, err := probe.Look(ctx, d, probe.Options{})
+	if err = errors.Join(err, d.Close()); err != nil {
+		return err
+	}
+	return a.showProbe(r)
+}
+
+func (a *app) showProbe(r *probe.Report) error {
 	if err := show(a, r, printProbe); err != nil {
 		return err
 	}

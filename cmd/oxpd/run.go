@@ -26,7 +26,8 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run", Short: "the daemon", Args: args(0, 0),
 		Long: "Brings the card up, gives the host its twelve ports as oxp1 to oxp12, and serves until SIGTERM, SIGINT or oxpd stop.\n" +
-			"--sim drives a simulated card inside this process, --device vfio-user:PATH one that oxpd sim serve shows on a socket.\n" +
+			"Drives the card of this machine; --device says which, if there are several. --sim drives a simulated card inside this process,\n" +
+			"--device vfio-user:PATH one that oxpd sim serve shows on a socket.\n" +
 			"SIGHUP reads the configuration file again, with the same flags laid over it: settings of ports, switch.size, link-poll and reconcile\n" +
 			"are put into force, and the log names each other key that has changed, and needs a restart. A file that is wrong changes nothing.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,7 +39,7 @@ func (a *app) runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			open, err := opener(sim, device, cmd.UseLine())
+			open, err := opener(sim, device, cfg.Device, cmd.UseLine())
 			if err != nil {
 				return err
 			}
@@ -46,7 +47,7 @@ func (a *app) runCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&sim, "sim", false, "drive the simulated card inside this process")
-	cmd.Flags().StringVar(&device, "device", "", "drive the card at vfio-user:PATH, the socket of oxpd sim serve")
+	cmd.Flags().StringVar(&device, "device", "", "drive the card at this PCI address, or at vfio-user:PATH, the socket of oxpd sim serve")
 	cmd.Flags().StringVar(&file, "config", "", "configuration file (see oxpd config show)")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log each control operation")
 	return cmd

@@ -29,6 +29,8 @@ import (
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/dma"
 	"oxpd/lif"
+	"oxpd/octep/discover"
+	"oxpd/octep/vfiouser"
 	"oxpd/ring/wire"
 	"oxpd/switchcfg/reg"
 )
@@ -52,6 +54,10 @@ var switchSizes = [...]int{reg.Jumbo1522.FrameBytes(), reg.Jumbo2048.FrameBytes(
 type Config struct {
 	// Socket is the path of the control socket.
 	Socket string `yaml:"socket"`
+	// Access is the way to a PCI device: sysfs.
+	Access string `yaml:"access"`
+	// Device is the card: a PCI address, or vfio-user:PATH; empty: the only one of this machine.
+	Device string `yaml:"device"`
 	// Workers is how many goroutines service the output queues; 0 is as many as cores, at most one a ring.
 	Workers int `yaml:"workers"`
 	// Watermark is the credit level, in buffers, under which the card stops fetching (hardware/datapath.md 3.7).
@@ -76,6 +82,9 @@ type Switch struct {
 	// 10240 (jumbo mode); 0: not known. An MTU above it less 18 is refused, unless it is forced (hardware/switch.md 5).
 	Size int `yaml:"size"`
 }
+
+// AccessSysfs reaches the card through the files that the kernel shows of a PCI function.
+const AccessSysfs = "sysfs"
 
 // Timelines of the simulated card's boot.
 const (
@@ -116,6 +125,7 @@ func (d Duration) String() string { return time.Duration(d).String() }
 func Default() Config {
 	return Config{
 		Socket:    client.DefaultSocket,
+		Access:    AccessSysfs,
 		Watermark: wire.Watermark,
 		DMABits:   dma.DefaultBits,
 		LinkPoll:  Duration(time.Second),
@@ -206,6 +216,12 @@ func (c Config) check(name string, at *yaml.Node) error {
 	if err := client.CheckSocket(c.Socket); err != nil {
 		bad([]string{"socket"}, "%v", err)
 	}
+	if c.Access != AccessSysfs {
+		bad([]string{"access"}, "%q: want %s, the only way that this version has", c.Access, AccessSysfs)
+	}
+	if err := checkDevice(c.Device); err != nil {
+		bad([]string{"device"}, "%v", err)
+	}
 	if c.Workers < 0 || c.Workers > maxWorkers {
 		bad([]string{"workers"}, "%d is out of range: want 0 to %d", c.Workers, maxWorkers)
 	}
@@ -235,6 +251,20 @@ func (c Config) check(name string, at *yaml.Node) error {
 	}
 	c.checkWires(bad)
 	return errors.Join(errs...)
+}
+
+// checkDevice refuses what no card can be called.
+func checkDevice(name string) error {
+	if name == "" {
+		return nil
+	}
+	if path, ok := strings.CutPrefix(name, vfiouser.Scheme); ok {
+		return client.CheckSocket(path)
+	}
+	if _, err := discover.ParseAddress(name); err != nil {
+		return fmt.Errorf("%q: want a PCI address such as 0000:01:00.0, or %sPATH", name, vfiouser.Scheme)
+	}
+	return nil
 }
 
 // SwitchLimit is what the file says of the switch, 0 when it says nothing that can be.

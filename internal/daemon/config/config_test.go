@@ -17,6 +17,8 @@ import (
 func TestParse(t *testing.T) {
 	c, err := Parse("oxpd.yaml", []byte(`
 socket: /run/x.sock
+access: sysfs
+device: 0000:01:00.0
 workers: 3
 watermark: 0x200
 dma-bits: 48
@@ -34,7 +36,7 @@ sim:
 	require.NoError(t, err)
 	want := Default()
 	want.Socket, want.Workers, want.Watermark, want.DMABits, want.LinkPoll = "/run/x.sock", 3, 0x200, 48, Duration(250*time.Millisecond)
-	want.Switch.Size = 2048
+	want.Device, want.Switch.Size = "0000:01:00.0", 2048
 	yes, no := true, false
 	want.Ports = map[string]Port{"PortF1": {MTU: 9000, Up: &yes, MAC: &MAC{2, 0, 0x5e, 0, 0x53, 9}, Promisc: &no}, "oxp1": {Up: &no}}
 	want.Sim = Sim{Timeline: TimelineReal, Seed: 7, Wires: map[string]string{"F1": "tap:far1@/run/netns/far"}}
@@ -66,6 +68,11 @@ func TestParseRefuses(t *testing.T) {
 		{"not yaml", "workers: 1\nsocket: b: c\n", "f:2: mapping values are not allowed in this context"},
 		{"two documents", "workers: 1\n---\nworkers: 2\n", "f: more than one document"},
 		{"key twice", "workers: 1\nworkers: 2\n", `f:2: mapping key "workers" already defined at line 1`},
+		{"another way to the card", "access: vfio", `f:1: access: "vfio": want sysfs, the only way that this version has`},
+		{"no way to the card", "access: ''", `f:1: access: "": want sysfs, the only way that this version has`},
+		{"device that is no address", "workers: 1\ndevice: eth0", `f:2: device: "eth0": want a PCI address such as 0000:01:00.0, or vfio-user:PATH`},
+		{"device that is a path", "device: 0000:01:00.0/..", `f:1: device: "0000:01:00.0/..": want a PCI address such as 0000:01:00.0, or vfio-user:PATH`},
+		{"device without a socket", "device: 'vfio-user:'", "f:1: device: empty: want a path"},
 		{"workers above the rings", "\nworkers: 9\n", "f:2: workers: 9 is out of range: want 0 to 8"},
 		{"workers below zero", "workers: -1", "f:1: workers: -1 is out of range: want 0 to 8"},
 		{"watermark below a batch", "watermark: 15", "f:1: watermark: 15 is out of range: want 16 to 4096"},

@@ -15,7 +15,7 @@ type Change struct{ Key, Running, File string }
 // that cannot change while the daemon runs: they stay as they are.
 func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
 	now = file
-	now.Socket, now.Workers, now.Watermark, now.DMABits, now.Sim = c.Socket, c.Workers, c.Watermark, c.DMABits, c.Sim
+	now.Socket, now.Access, now.Device, now.Workers, now.Watermark, now.DMABits, now.Sim = c.Socket, c.Access, c.Device, c.Workers, c.Watermark, c.DMABits, c.Sim
 
 	note := func(to *[]Change, key string, running, file any) {
 		if ch := (Change{key, fmt.Sprint(running), fmt.Sprint(file)}); ch.Running != ch.File {
@@ -27,6 +27,8 @@ func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
 	note(&live, "reconcile", c.Reconcile, file.Reconcile)
 
 	note(&fixed, "socket", c.Socket, file.Socket)
+	note(&fixed, "access", c.Access, file.Access)
+	note(&fixed, "device", c.Device, file.Device)
 	note(&fixed, "workers", c.Workers, file.Workers)
 	note(&fixed, "watermark", c.Watermark, file.Watermark)
 	note(&fixed, "dma-bits", c.DMABits, file.DMABits)

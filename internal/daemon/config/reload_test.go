@@ -26,9 +26,10 @@ sim: {wires: {oxp1: tap:a, F2: loop:F1}}
 		},
 		{
 			name: "what cannot",
-			file: "socket: /run/other.sock\nworkers: 3\nwatermark: 512\ndma-bits: 48\nsim: {timeline: real, seed: 2, wires: {oxp1: tap:b, F3: tap:c}}",
+			file: "socket: /run/other.sock\ndevice: 0000:01:00.0\nworkers: 3\nwatermark: 512\ndma-bits: 48\nsim: {timeline: real, seed: 2, wires: {oxp1: tap:b, F3: tap:c}}",
 			fixed: []Change{
 				{"socket", "/run/oxpd/oxpd.sock", "/run/other.sock"},
+				{"device", "", "0000:01:00.0"},
 				{"workers", "2", "3"},
 				{"watermark", "1024", "512"},
 				{"dma-bits", "36", "48"},

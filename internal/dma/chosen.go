@@ -31,12 +31,12 @@ func (p *chosen) Alloc(name string, size, align int) (*Region, error) {
 		return nil, fmt.Errorf("dma: alloc %s: %d bytes aligned to %d", name, size, align)
 	}
 	pages := (size + pageSize - 1) &^ (pageSize - 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	mem, tell, err := p.make(name, pages)
 	if err != nil {
 		return nil, fmt.Errorf("dma: alloc %s: map %d bytes: %w", name, pages, err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	a := uint64(max(align, pageSize))
 	bus := (p.next + a - 1) &^ (a - 1)
 	if err := tell(bus); err != nil {
@@ -45,11 +45,16 @@ func (p *chosen) Alloc(name string, size, align int) (*Region, error) {
 	}
 	p.next = bus + uint64(pages) + chosenHole
 	r := NewRegion(name, mem[:size:size], BusAddr(bus))
+	p.own(r, mem)
+	return r, nil
+}
+
+// own notes a region and its whole pages. Held: p.mu.
+func (p *chosen) own(r *Region, mem []byte) {
 	if p.pages == nil {
 		p.pages = map[*Region][]byte{}
 	}
 	p.pages[r] = mem
-	return r, nil
 }
 
 // Free implements Provider: the device loses the range first.

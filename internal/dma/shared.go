@@ -1,10 +1,11 @@
 package dma
 
-// FileMapper tells a device in another process which file's bytes, from its first
-// on, lie at which bus address.
+// FileMapper tells a device in another process which file's bytes lie at which bus
+// address.
 type FileMapper interface {
-	// MapFile hands a descriptor over, which stays the caller's.
-	MapFile(bus uint64, size, fd int) error
+	// MapFile hands a descriptor over, which stays the caller's; off is where in the
+	// file the bytes begin, in whole pages.
+	MapFile(bus uint64, size, fd int, off int64) error
 	UnmapFile(bus uint64, size int) error
 }
 
@@ -20,7 +21,7 @@ func NewShared(dev FileMapper) *Shared {
 			mem, fd, err := mapShared(name, size)
 			return mem, func(bus uint64) error {
 				defer closeFD(fd) // who has mapped it needs it no more
-				return dev.MapFile(bus, size, fd)
+				return dev.MapFile(bus, size, fd, 0)
 			}, err
 		},
 		forget: dev.UnmapFile,

@@ -16,11 +16,11 @@ type far struct {
 	refuse error
 }
 
-func (d *far) MapFile(bus uint64, size, fd int) error {
+func (d *far) MapFile(bus uint64, size, fd int, off int64) error {
 	if d.refuse != nil {
 		return d.refuse
 	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(fd, off, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	d.maps[bus] = mem
 	return err
 }

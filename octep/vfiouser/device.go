@@ -246,8 +246,9 @@ func (d *Device) Close() error {
 type mapper struct{ c *conn }
 
 // MapFile implements dma.FileMapper.
-func (m mapper) MapFile(bus uint64, size, fd int) error {
-	_, _, err := m.c.call(vfu.MapDMA, vfu.Map{ArgSize: vfu.MapSize, Flags: vfu.MapRead | vfu.MapWrite, Address: bus, Size: uint64(size)}.Append(nil), fd)
+func (m mapper) MapFile(bus uint64, size, fd int, off int64) error {
+	to := vfu.Map{ArgSize: vfu.MapSize, Flags: vfu.MapRead | vfu.MapWrite, Offset: uint64(off), Address: bus, Size: uint64(size)}
+	_, _, err := m.c.call(vfu.MapDMA, to.Append(nil), fd)
 	return err
 }
 

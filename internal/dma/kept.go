@@ -1,0 +1,219 @@
+package dma
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// Kept provides memory to a device in another process as Shared does, out of one
+// file whose descriptor somebody else keeps, too: a later process opens it and finds
+// the regions by their names (Holder), where the device goes on using them.
+//
+// The file begins with a table of its regions, so that nothing else has to be kept.
+// A region is in the table before the device hears of it: the addresses of a process
+// that died in between are not used again, and do no harm. Memory that was freed stays
+// in the file until that ends, and its address is not used again either.
+type Kept struct {
+	chosen
+	fd    int
+	table []byte
+	end   int64 // of the file
+	taken map[int]bool
+	keeps atomic.Bool
+}
+
+// Layout of the table, little-endian: a head, then an entry for each region.
+const (
+	keptMagic    = 0 // u64
+	keptCount    = 8 // u64, entries that are whole
+	keptHead     = keptEntry
+	keptName     = 0 // padded with zeros; all zeros: it was freed
+	keptNameSize = 40
+	keptOffset   = 40 // u64, in the file
+	keptSize     = 48 // u64, bytes
+	keptBus      = 56 // u64
+	keptEntry    = 64
+	keptTable    = 256 << 10
+	keptMost     = keptTable/keptEntry - 1
+
+	magicOfKept = 0x31746b6470786f // "oxpdkt1"
+)
+
+// ErrKept says that a file is none of a Kept provider, or damaged.
+var ErrKept = errors.New("not a file of kept memory")
+
+// keptRegion is an entry of the table.
+type keptRegion struct {
+	name      string
+	off, size int64
+	bus       uint64
+}
+
+func (r keptRegion) pages() int64 { return (r.size + pageSize - 1) &^ (pageSize - 1) }
+
+// NewKept makes an empty file, for a device that knows no memory yet.
+func NewKept(dev FileMapper) (*Kept, error) {
+	fd, table, err := newKeptFile()
+	if err != nil {
+		return nil, fmt.Errorf("dma: make memory that is kept: %w", err)
+	}
+	k := newKept(dev, fd, table)
+	k.end = keptTable
+	Store64(k.table[keptMagic:], magicOfKept)
+	return k, nil
+}
+
+// OpenKept goes on with the file of an earlier process, of which the device knows
+// everything that is in the table. The descriptor is the provider's from then on, and
+// the caller's with an error. Errors: ErrKept, the kernel's.
+func OpenKept(dev FileMapper, fd int) (*Kept, error) {
+	table, end, err := openKeptFile(fd)
+	if err != nil {
+		return nil, fmt.Errorf("dma: open kept memory: %w", err)
+	}
+	k := newKept(dev, fd, table)
+	k.end = end
+	if err := k.check(); err != nil {
+		return nil, fmt.Errorf("dma: open kept memory: %w", errors.Join(err, unmapPages(table)))
+	}
+	return k, nil
+}
+
+func newKept(dev FileMapper, fd int, table []byte) *Kept {
+	k := &Kept{fd: fd, table: table, taken: map[int]bool{}}
+	k.chosen = chosen{
+		next: chosenBase,
+		make: func(name string, size int) ([]byte, func(bus uint64) error, error) {
+			off := k.end
+			mem, err := k.grow(name, size)
+			return mem, func(bus uint64) error { return k.tell(dev, keptRegion{name, off, int64(size), bus}) }, err
+		},
+		forget: func(bus uint64, size int) error {
+			err := dev.UnmapFile(bus, size)
+			if err == nil {
+				k.strike(bus)
+			}
+			return err
+		},
+	}
+	return k
+}
+
+// grow adds pages to the file for a region. Held: k.mu.
+func (k *Kept) grow(name string, size int) ([]byte, error) {
+	if name == "" || len(name) > keptNameSize {
+		return nil, fmt.Errorf("a name of %d bytes, room for %d", len(name), keptNameSize)
+	}
+	if k.count() == keptMost {
+		return nil, fmt.Errorf("the table has %d regions, and no room", keptMost)
+	}
+	mem, err := growKeptFile(k.fd, k.end, size)
+	if err == nil {
+		k.end += int64(size)
+	}
+	return mem, err
+}
+
+// tell lists a region and then maps it for the device. Held: k.mu.
+func (k *Kept) tell(dev FileMapper, r keptRegion) error {
+	n := k.count()
+	k.append(r)
+	err := dev.MapFile(r.bus, int(r.size), k.fd, r.off)
+	if err != nil {
+		Store64(k.table[keptCount:], uint64(n)) // nobody has it
+	}
+	return err
+}
+
+// strike takes the name off a region that the device has forgotten. Held: k.mu.
+func (k *Kept) strike(bus uint64) {
+	for i := range k.count() {
+		if k.entry(i).bus == bus {
+			clear(k.table[keptHead+i*keptEntry:][keptName:keptNameSize])
+		}
+	}
+}
+
+// File is the descriptor of the file, which stays the provider's.
+func (k *Kept) File() int { return k.fd }
+
+// SetKeeps says whether somebody else has the file, and what the device reaches it by.
+func (k *Kept) SetKeeps(keeps bool) { k.keeps.Store(keeps) }
+
+// Keeps implements Provider.
+func (k *Kept) Keeps() bool { return k.keeps.Load() }
+
+// Held implements Holder: the region is given once.
+func (k *Kept) Held(name string, size, align int) (*Region, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.count() {
+		e := k.entry(i)
+		if e.name != name || k.taken[i] || size <= 0 || e.size != (keptRegion{size: int64(size)}).pages() || align <= 0 || e.bus%uint64(align) != 0 {
+			continue
+		}
+		mem, err := mapKeptFile(k.fd, e.off, int(e.size))
+		if err != nil {
+			return nil, fmt.Errorf("dma: map kept %s: %w", name, err)
+		}
+		k.taken[i] = true
+		r := NewRegion(name, mem[:size:size], BusAddr(e.bus))
+		k.own(r, mem)
+		return r, nil
+	}
+	return nil, fmt.Errorf("dma: find %s of %d bytes: %w", name, size, ErrNotHeld)
+}
+
+// Close gives the descriptor back. Mappings stay until their regions are freed, or
+// the process ends.
+func (k *Kept) Close() error { return errors.Join(unmapPages(k.table), closeKeptFile(k.fd)) }
+
+func (k *Kept) count() int { return int(Load64(k.table[keptCount:])) }
+
+func (k *Kept) entry(i int) keptRegion {
+	e := k.table[keptHead+i*keptEntry:]
+	name := e[keptName:keptNameSize]
+	n := 0
+	for n < len(name) && name[n] != 0 {
+		n++
+	}
+	le := binary.LittleEndian
+	return keptRegion{string(name[:n]), int64(le.Uint64(e[keptOffset:])), int64(le.Uint64(e[keptSize:])), le.Uint64(e[keptBus:])}
+}
+
+// append writes an entry, and then counts it.
+func (k *Kept) append(r keptRegion) {
+	i := k.count()
+	e := k.table[keptHead+i*keptEntry:]
+	clear(e[keptName:keptNameSize])
+	copy(e[keptName:keptNameSize], r.name)
+	le := binary.LittleEndian
+	le.PutUint64(e[keptOffset:], uint64(r.off))
+	le.PutUint64(e[keptSize:], uint64(r.size))
+	le.PutUint64(e[keptBus:], r.bus)
+	Store64(k.table[keptCount:], uint64(i+1))
+}
+
+// check judges what an earlier process left, and puts the next address behind it all.
+func (k *Kept) check() error {
+	if Load64(k.table[keptMagic:]) != magicOfKept {
+		return fmt.Errorf("%w: it begins with %#x", ErrKept, Load64(k.table[keptMagic:]))
+	}
+	if n := Load64(k.table[keptCount:]); n > keptMost {
+		return fmt.Errorf("%w: %d regions", ErrKept, n)
+	}
+	at := int64(keptTable)
+	for i := range k.count() {
+		e := k.entry(i)
+		switch {
+		case e.size <= 0 || e.size%pageSize != 0 || e.off < at || e.off%pageSize != 0 || e.size > k.end-e.off:
+			return fmt.Errorf("%w: region %q of %d bytes at %d in a file of %d", ErrKept, e.name, e.size, e.off, k.end)
+		case e.bus < k.next || e.bus%pageSize != 0 || e.bus+uint64(e.size)+chosenHole < e.bus:
+			return fmt.Errorf("%w: region %q at bus address %#x", ErrKept, e.name, e.bus)
+		}
+		at, k.next = e.off+e.size, e.bus+uint64(e.size)+chosenHole
+	}
+	return nil
+}

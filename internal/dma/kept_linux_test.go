@@ -1,0 +1,155 @@
+package dma
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// nextProcess is the file as a later process gets it.
+func nextProcess(t *testing.T, k *Kept) int {
+	t.Helper()
+	fd, err := unix.FcntlInt(uintptr(k.File()), unix.F_DUPFD_CLOEXEC, 3)
+	require.NoError(t, err)
+	return fd
+}
+
+func TestKeptMemoryIsFoundByName(t *testing.T) {
+	d := &far{maps: map[uint64][]byte{}}
+	k, err := NewKept(d)
+	require.NoError(t, err)
+	assert.False(t, k.Keeps(), "nobody has said that somebody else has the file")
+	k.SetKeeps(true)
+	assert.True(t, k.Keeps())
+	want := map[string]*Region{}
+	for name, size := range map[string]int{"records": 1152, "slots": 3 << 20, "list": 4096} {
+		r, err := k.Alloc(name, size, 4096)
+		require.NoError(t, err)
+		mem, _ := r.At(0, r.Size())
+		copy(mem[size-8:], name)
+		want[name] = r
+	}
+	told := len(d.maps)
+
+	fd := nextProcess(t, k)
+	require.NoError(t, k.Close())
+	later, err := OpenKept(d, fd)
+	require.NoError(t, err)
+	var h Holder = later
+	for name, was := range want {
+		_, err := h.Held(name, was.Size()+4096, 4096)
+		assert.ErrorIs(t, err, ErrNotHeld, "of another size")
+		_, err = h.Held(name, was.Size(), 1<<40)
+		assert.ErrorIs(t, err, ErrNotHeld, "aligned otherwise")
+		r, err := h.Held(name, was.Size(), 4096)
+		require.NoError(t, err)
+		assert.Equal(t, was.Bus(), r.Bus())
+		mem, _ := r.At(0, r.Size())
+		assert.Equal(t, name, strings.TrimRight(string(mem[was.Size()-8:]), "\x00"), "what lay in it")
+		mem[0] = 0x77
+		assert.EqualValues(t, 0x77, d.maps[uint64(r.Bus())][0], "the device sees the same memory")
+		_, err = h.Held(name, was.Size(), 4096)
+		assert.ErrorIs(t, err, ErrNotHeld, "it was given")
+	}
+	_, err = h.Held("other", 64, 64)
+	assert.ErrorIs(t, err, ErrNotHeld)
+	assert.Len(t, d.maps, told, "the device was told nothing again")
+
+	more, err := later.Alloc("records", 9000, 64)
+	require.NoError(t, err, "the device knows none of its addresses")
+	for _, r := range want {
+		assert.Greater(t, more.Bus(), r.Bus()+BusAddr(r.Size()))
+	}
+	mem, _ := more.At(0, 64)
+	assert.Equal(t, make([]byte, 64), mem, "it is new")
+	require.NoError(t, later.Free(more))
+	assert.NotContains(t, d.maps, uint64(more.Bus()))
+	third, err := OpenKept(d, nextProcess(t, later))
+	require.NoError(t, err)
+	_, err = third.Held("records", 9000, 64)
+	assert.ErrorIs(t, err, ErrNotHeld, "it was freed")
+	r, err := third.Held("records", 1152, 4096)
+	require.NoError(t, err)
+	assert.Equal(t, want["records"].Bus(), r.Bus())
+	require.NoError(t, third.Close())
+	require.NoError(t, later.Close())
+}
+
+// A process that dies between the table and the device, and a device that refuses.
+func TestKeptAddressesAreNotUsedTwice(t *testing.T) {
+	d := &far{maps: map[uint64][]byte{}}
+	k, err := NewKept(d)
+	require.NoError(t, err)
+	d.refuse = errors.New("no")
+	_, err = k.Alloc("refused", 4096, 64)
+	require.ErrorIs(t, err, d.refuse)
+	d.refuse = nil
+	first, err := k.Alloc("first", 4096, 64)
+	require.NoError(t, err)
+	k.append(keptRegion{"never told", k.end - pageSize, pageSize, uint64(first.Bus()) + 2<<20})
+	k.table[keptHead+1*keptEntry+keptOffset+1] += 0x10 // behind the one before
+	require.NoError(t, unix.Ftruncate(k.File(), k.end+pageSize))
+	later, err := OpenKept(d, nextProcess(t, k))
+	require.NoError(t, err)
+	next, err := later.Alloc("next", 4096, 64)
+	require.NoError(t, err)
+	assert.Greater(t, next.Bus(), first.Bus()+2<<20)
+	_, err = later.Held("refused", 4096, 64)
+	assert.ErrorIs(t, err, ErrNotHeld)
+	_, err = k.Alloc(strings.Repeat("n", keptNameSize+1), 64, 64)
+	assert.ErrorContains(t, err, "name of 41 bytes")
+}
+
+func TestKeptTableIsBounded(t *testing.T) {
+	d := &far{maps: map[uint64][]byte{}}
+	k, err := NewKept(d)
+	require.NoError(t, err)
+	Store64(k.table[keptCount:], keptMost)
+	_, err = k.Alloc("one more", 64, 64)
+	assert.ErrorContains(t, err, fmt.Sprintf("has %d regions", keptMost))
+}
+
+func TestOpenKeptRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		damage func(b []byte)
+	}{
+		{"another magic", func(b []byte) { b[keptMagic] ^= 1 }},
+		{"more regions than the table has", func(b []byte) { binary.LittleEndian.PutUint64(b[keptCount:], ^uint64(0)) }},
+		{"a region that is not there", func(b []byte) { binary.LittleEndian.PutUint64(b[keptCount:], 3) }},
+		{"a region past the end", func(b []byte) { binary.LittleEndian.PutUint64(b[keptHead+keptEntry+keptSize:], 1<<30) }},
+		{"regions over each other", func(b []byte) { binary.LittleEndian.PutUint64(b[keptHead+keptEntry+keptOffset:], keptTable) }},
+		{"a region over the table", func(b []byte) { binary.LittleEndian.PutUint64(b[keptHead+keptOffset:], 4096) }},
+		{"half a page", func(b []byte) { binary.LittleEndian.PutUint64(b[keptHead+keptSize:], 100) }},
+		{"addresses over each other", func(b []byte) { copy(b[keptHead+keptEntry+keptBus:], b[keptHead+keptBus:][:8]) }},
+		{"an address past the end", func(b []byte) { binary.LittleEndian.PutUint64(b[keptHead+keptEntry+keptBus:], ^uint64(4095)) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := &far{maps: map[uint64][]byte{}}
+			k, err := NewKept(d)
+			require.NoError(t, err)
+			for _, name := range []string{"a", "b"} {
+				_, err := k.Alloc(name, 4096, 64)
+				require.NoError(t, err)
+			}
+			tc.damage(k.table)
+			fd := nextProcess(t, k)
+			_, err = OpenKept(d, fd)
+			assert.ErrorIs(t, err, ErrKept)
+			require.NoError(t, unix.Close(fd), "it is still the caller's")
+		})
+	}
+	t.Run("a short file", func(t *testing.T) {
+		fd, err := unix.MemfdCreate("short", 0)
+		require.NoError(t, err)
+		_, err = OpenKept(&far{}, fd)
+		assert.ErrorIs(t, err, ErrKept)
+		require.NoError(t, unix.Close(fd))
+	})
+}

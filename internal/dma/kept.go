@@ -7,9 +7,19 @@ import (
 	"sync/atomic"
 )
 
-// Kept provides memory to a device in another process as Shared does, out of one
-// file whose descriptor somebody else keeps, too: a later process opens it and finds
-// the regions by their names (Holder), where the device goes on using them.
+// FileMapper tells a device in another process which file's bytes lie at which bus
+// address.
+type FileMapper interface {
+	// MapFile hands a descriptor over, which stays the caller's; off is where in the
+	// file the bytes begin, in whole pages.
+	MapFile(bus uint64, size, fd int, off int64) error
+	UnmapFile(bus uint64, size int) error
+}
+
+// Kept provides memory that a device in another process maps too: pieces of one file
+// in memory. When somebody else keeps the file's descriptor, a later process opens it
+// and finds the regions by their names (Holder), where the device goes on using them;
+// otherwise the file ends with the process.
 //
 // The file begins with a table of its regions, so that nothing else has to be kept.
 // A region is in the table before the device hears of it: the addresses of a process
@@ -166,9 +176,18 @@ func (k *Kept) Held(name string, size, align int) (*Region, error) {
 	return nil, fmt.Errorf("dma: find %s of %d bytes: %w", name, size, ErrNotHeld)
 }
 
-// Close gives the descriptor back. Mappings stay until their regions are freed, or
-// the process ends.
-func (k *Kept) Close() error { return errors.Join(unmapPages(k.table), closeKeptFile(k.fd)) }
+// Close gives the descriptor back, once. Nothing else may be called any more;
+// mappings stay until the process ends.
+func (k *Kept) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.table == nil {
+		return nil
+	}
+	table := k.table
+	k.table = nil
+	return errors.Join(unmapPages(table), closeKeptFile(k.fd))
+}
 
 func (k *Kept) count() int { return int(Load64(k.table[keptCount:])) }
 

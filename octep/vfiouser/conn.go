@@ -41,6 +41,7 @@ type conn struct {
 	mu   sync.Mutex
 	sock *net.UnixConn
 	id   uint16
+	skip bool  // answers to a process that has died may still come
 	err  error // why there is no connection any more
 	out  []byte
 	in   [vfu.HeaderSize + maxReply]byte
@@ -143,40 +144,59 @@ func (c *conn) send(cmd vfu.Command, flags uint32, payload []byte, fds []int) er
 // receive reads the answer to the last command. The payload is good until the next
 // one. Held: c.mu.
 func (c *conn) receive(cmd vfu.Command) (payload []byte, fd int, err error) {
+	for {
+		h, fd, err := c.message(cmd)
+		switch {
+		case err != nil:
+			return nil, -1, err
+		case !c.answers(h, cmd): // what the process before had asked
+			closeFD(fd)
+		case h.Flags&vfu.FlagError != 0:
+			closeFD(fd)
+			return nil, -1, &refusal{cmd, unix.Errno(h.Errno)}
+		default:
+			return c.in[vfu.HeaderSize:h.Size], fd, nil
+		}
+	}
+}
+
+// answers tells whether a message is the answer to the last command.
+func (c *conn) answers(h vfu.Header, cmd vfu.Command) bool { return h.ID == c.id && h.Command == cmd }
+
+// message reads one message, the answer to cmd unless others are skipped. Held: c.mu.
+func (c *conn) message(cmd vfu.Command) (h vfu.Header, fd int, err error) {
 	fd = -1
 	have, size := 0, vfu.HeaderSize
-	var h vfu.Header
 	for have < size {
-		n, oobn, _, _, err := c.sock.ReadMsgUnix(c.in[have:], c.oob[:])
+		room := len(c.in)
+		if c.skip {
+			room = size // another may follow
+		}
+		n, oobn, _, _, err := c.sock.ReadMsgUnix(c.in[have:room], c.oob[:])
 		fd = firstOf(fd, c.oob[:oobn])
 		if err == nil && n == 0 {
 			err = io.EOF
 		}
 		if err != nil {
 			closeFD(fd)
-			return nil, -1, c.end(err)
+			return h, -1, c.end(err)
 		}
 		had := have
 		have += n
 		if had < vfu.HeaderSize && have >= vfu.HeaderSize {
 			_ = h.Decode(c.in[:vfu.HeaderSize]) // of that length
-			if h.ID != c.id || h.Command != cmd || h.Flags&vfu.FlagTypeMask != vfu.FlagReply || h.Size < vfu.HeaderSize || h.Size > uint32(len(c.in)) {
+			if !c.skip && !c.answers(h, cmd) || h.Flags&vfu.FlagTypeMask != vfu.FlagReply || h.Size < vfu.HeaderSize || h.Size > uint32(len(c.in)) {
 				closeFD(fd)
-				return nil, -1, c.end(errProtocol)
+				return h, -1, c.end(errProtocol)
 			}
 			size = int(h.Size)
 		}
 	}
-	switch {
-	case have > size:
-		err = c.end(errProtocol)
-	case h.Flags&vfu.FlagError != 0:
-		err = &refusal{cmd, unix.Errno(h.Errno)}
-	default:
-		return c.in[vfu.HeaderSize:size], fd, nil
+	if have > size {
+		closeFD(fd)
+		return h, -1, c.end(errProtocol)
 	}
-	closeFD(fd)
-	return nil, -1, err
+	return h, fd, nil
 }
 
 // firstOf returns fd, or the first descriptor of control messages when that is none,

@@ -46,7 +46,7 @@ type Device struct {
 	path string
 	conn *conn
 	bar2 mappedBAR
-	dma  *dma.Shared
+	dma  *dma.Kept
 
 	mu   sync.Mutex
 	irqs map[int]*irq
@@ -69,20 +69,30 @@ func open(ctx context.Context, path string) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{path: path, conn: newConn(sock.(*net.UnixConn)), irqs: map[int]*irq{}}
-	d.bar2.bar = bar{d.conn, vfu.RegionBAR0 + 2, csr.BAR2Size}
+	d := newDevice(path, sock.(*net.UnixConn))
 	// A server that is silent does not outlast the context.
 	stop := context.AfterFunc(ctx, func() { _ = sock.Close() })
 	defer stop()
-	if err := d.attach(); err != nil {
+	if err = d.greet(); err == nil {
+		err = d.attach()
+	}
+	if err == nil {
+		d.dma, err = dma.NewKept(mapper{d.conn})
+	}
+	if err != nil {
 		return nil, errors.Join(err, ctx.Err(), d.Close())
 	}
-	d.dma = dma.NewShared(mapper{d.conn})
 	return d, nil
 }
 
-// attach agrees on the protocol and looks whether what is there is a card's shape.
-func (d *Device) attach() error {
+func newDevice(path string, sock *net.UnixConn) *Device {
+	d := &Device{path: path, conn: newConn(sock), irqs: map[int]*irq{}}
+	d.bar2.bar = bar{d.conn, vfu.RegionBAR0 + 2, csr.BAR2Size}
+	return d
+}
+
+// greet agrees on the protocol.
+func (d *Device) greet() error {
 	own := vfu.DefaultCapabilities()
 	reply, _, err := d.conn.call(vfu.Version, vfu.Hello{Capabilities: own}.Append(nil))
 	if err != nil {
@@ -95,6 +105,11 @@ func (d *Device) attach() error {
 	if h.Major != 0 || h.MaxTransfer < 8 || h.PageSizes&uint64(own.PageSizes) == 0 {
 		return fmt.Errorf("version %d.%d, transfers of %d bytes, pages of %#x: %w", h.Major, h.Minor, h.MaxTransfer, h.PageSizes, errProtocol)
 	}
+	return nil
+}
+
+// attach looks whether what is there is a card's shape.
+func (d *Device) attach() error {
 	var info vfu.Device
 	if err := d.ask(vfu.GetInfo, vfu.Device{ArgSize: vfu.DeviceSize}.Append(nil), info.Decode); err != nil {
 		return err
@@ -166,7 +181,7 @@ func (d *Device) BAR0() mmio.Space { return bar{d.conn, vfu.RegionBAR0, csr.BAR0
 // BAR2 implements octep.Device.
 func (d *Device) BAR2() mmio.Space { return &d.bar2 }
 
-// DMA implements octep.Device. The memory ends with this process.
+// DMA implements octep.Device. The memory ends with this process, unless it is kept.
 func (d *Device) DMA() dma.Provider { return d.dma }
 
 func badWidth(width int) bool { return width != 1 && width != 2 && width != 4 }
@@ -239,7 +254,11 @@ func (d *Device) Close() error {
 		i.close()
 		delete(d.irqs, v)
 	}
-	return d.bar2.unmap()
+	err := d.bar2.unmap()
+	if d.dma != nil {
+		err = errors.Join(err, d.dma.Close())
+	}
+	return err
 }
 
 // mapper tells the server about memory of this process.

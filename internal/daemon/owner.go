@@ -98,7 +98,7 @@ type ownerConfig struct {
 	lifs     lifs
 	clock    clock
 	log      *slog.Logger
-	settings portSettings           // of the configuration
+	settings portSettings           // of the configuration, as last read
 	limit    func() lif.SwitchLimit // of the switch, as known now
 	// attach makes the interface, with its address and MTU and without carrier, and
 	// puts it into the data path. detach takes it out again.
@@ -366,6 +366,7 @@ func (o *owner) provisionSteps(ctx context.Context) (awaited string, err error) 
 // port waits, and is made again.
 func (o *owner) ifaceGone() {
 	o.detach(o.port, o.snapshot().iface)
+	o.forNewInterface()
 	o.update(func(v *view) {
 		v.up, v.iface, v.link, v.admin, v.err = false, nil, client.LinkUnknown, false, nil
 		v.awaiting, v.retryAt = "the interface to be made again: somebody removed it, or moved it to another network namespace", 0

@@ -906,6 +906,40 @@ func TestInterfaceRemovedByOthers(t *testing.T) {
 	assert.Equal(t, []string{"mac 0x0001", "detach", "state 0x0001 true", "mac 0x0001", "attach mtu 1500"}, b.log)
 }
 
+// TestInterfaceMadeAgain is down and not promiscuous, as the kernel makes it, but for
+// what the configuration asks for and nobody has set otherwise since.
+func TestInterfaceMadeAgain(t *testing.T) {
+	yes, no := true, false
+	for _, tc := range []struct {
+		name          string
+		settings      portSettings
+		since         func(i *fakeIface)
+		isUp, promisc bool
+	}{
+		{"nothing configured", portSettings{}, func(i *fakeIface) { i.isUp, i.promisc = true, true }, false, false},
+		{"up and promiscuous", portSettings{up: &yes, promisc: &yes}, func(*fakeIface) {}, true, true},
+		{"set otherwise since", portSettings{up: &yes, promisc: &yes}, func(i *fakeIface) { i.isUp, i.promisc = false, false }, false, false},
+		{"configured down", portSettings{up: &no, promisc: &no}, func(*fakeIface) {}, false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx := context.Background()
+			b := newBench(t, 8, 0).up(t)
+			require.NoError(t, b.apply(ctx, tc.settings))
+			tc.since(b.iface)
+			require.NoError(t, b.follow(ctx, false))
+			wanted := b.want.up
+			b.iface.lost = fmt.Errorf("port: read MTU of oxp9: %w", port.ErrRemoved)
+			require.NoError(t, b.reconcile(ctx))
+			require.False(t, b.snapshot().up)
+			require.NoError(t, b.provision(ctx))
+			assert.Equal(t, tc.isUp, b.iface.isUp)
+			assert.Equal(t, tc.promisc, b.iface.promisc)
+			assert.Equal(t, wanted, b.want.up)
+			b.agree(t)
+		})
+	}
+}
+
 func TestLink(t *testing.T) {
 	b := newBench(t, 8, 0)
 	require.NoError(t, b.setLink(true))

@@ -65,11 +65,24 @@ func (s portSettings) over(below portSettings) portSettings {
 //
 // Errors: errNotUp; otherwise those of the settings that failed, joined.
 func (o *owner) apply(ctx context.Context, s portSettings) error {
-	o.pending = s.over(o.pending)
+	o.settings, o.pending = s, s.over(o.pending)
 	if _, err := o.serving(); err != nil {
 		return fmt.Errorf("%w; the settings are applied when it is up", err)
 	}
 	return o.applyPending(ctx)
+}
+
+// forNewInterface makes pending again what the configuration asks of an interface and
+// the kernel gives no new one, unless somebody has set it otherwise since. Address
+// and MTU stay wanted anyway.
+func (o *owner) forNewInterface() {
+	s, p := &o.settings, &o.pending
+	if s.up != nil && *s.up && o.want.up {
+		p.up = s.up
+	}
+	if s.promisc != nil && *s.promisc && o.want.promisc {
+		p.promisc = s.promisc
+	}
 }
 
 // applyPending does what is to be done still. The interface comes up last: the

@@ -53,6 +53,17 @@ func Alive(d Device) bool {
 	return err == nil && v != csr.CfgVendorNone
 }
 
+// Reachable is Alive of a card that has been opened: it also decodes memory still.
+// One that does not was reset, though it answers, or somebody turned the decoding off;
+// nothing behind its BARs answers.
+func Reachable(d Device) bool {
+	if !Alive(d) {
+		return false
+	}
+	v, err := d.ConfigRead(csr.CfgCommand, 2)
+	return err == nil && v != csr.CfgVendorNone && v&csr.CfgCommandMemory != 0
+}
+
 // SetBusMaster lets the card reach host memory, or stops it. On before the
 // first ring is programmed; off before memory that the card was told about is
 // released, when that memory cannot be kept. Once it is off, rings latched by

@@ -296,11 +296,15 @@ func (e *Endpoint) progress(stage, awaiting string) {
 	}
 }
 
-// Watch returns mmio.ErrGone as soon as the card has left config space, or the
-// context's error. It asks for one config word every interval and touches no BAR.
+// Watch returns mmio.ErrGone as soon as the card has left config space, or does not
+// decode memory any more because it was reset between two looks; otherwise the
+// context's error. It reads two config words every interval and touches no BAR.
 func Watch(ctx context.Context, d Device, clk Clock, every time.Duration) error {
 	for {
-		if !Alive(d) {
+		if !Reachable(d) {
+			if Alive(d) {
+				return fmt.Errorf("octep: %s does not decode memory any more, it was reset: %w", d.Name(), mmio.ErrGone)
+			}
 			return fmt.Errorf("octep: vendor id of %s: %w", d.Name(), mmio.ErrGone)
 		}
 		if err := clk.Sleep(ctx, every); err != nil {

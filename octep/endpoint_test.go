@@ -188,24 +188,69 @@ func TestSetBusMaster(t *testing.T) {
 }
 
 func TestAliveAndWatch(t *testing.T) {
-	d := newFakeDevice()
-	assert.True(t, Alive(d))
-	clk := &fakeClock{}
-	clk.after(10*time.Second, d.gone)
-	err := Watch(context.Background(), d, clk, 250*time.Millisecond)
-	require.ErrorIs(t, err, mmio.ErrGone)
-	assert.InDelta(t, 10, clk.now.Seconds(), 0.3)
-	assert.False(t, Alive(d))
-	assert.Empty(t, d.bar0.log, "config space only")
-	assert.Empty(t, d.bar2.log)
-
+	decoding := func() *fakeDevice {
+		d := newFakeDevice()
+		d.cfg[csr.CfgCommand] = csr.CfgCommandMemory
+		return d
+	}
+	for _, tc := range []struct {
+		name  string
+		lose  func(d *fakeDevice)
+		alive bool
+		want  string
+	}{
+		{"it leaves config space", (*fakeDevice).gone, false, "vendor id of fake"},
+		{"a reset between two looks", func(d *fakeDevice) { d.cfg[csr.CfgCommand] = 0 }, true, "it was reset"},
+		{"config space cannot be read", func(d *fakeDevice) { d.cfgErr = errors.New("no such device") }, false, "vendor id of fake"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, clk := decoding(), &fakeClock{}
+			assert.True(t, Alive(d))
+			assert.True(t, Reachable(d))
+			clk.after(10*time.Second, func() { tc.lose(d) })
+			err := Watch(context.Background(), d, clk, 250*time.Millisecond)
+			require.ErrorIs(t, err, mmio.ErrGone)
+			require.ErrorContains(t, err, tc.want)
+			assert.InDelta(t, 10, clk.now.Seconds(), 0.3)
+			assert.Equal(t, tc.alive, Alive(d))
+			assert.False(t, Reachable(d))
+			assert.Empty(t, d.bar0.log, "config space only")
+			assert.Empty(t, d.bar2.log)
+		})
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	require.ErrorIs(t, Watch(ctx, newFakeDevice(), clk, time.Second), context.Canceled)
+	require.ErrorIs(t, Watch(ctx, decoding(), &fakeClock{}, time.Second), context.Canceled)
+}
 
-	d = newFakeDevice()
-	d.cfgErr = errors.New("no such device")
-	assert.False(t, Alive(d))
+// TestFence: a fence that is shut hides the card, and no other one.
+func TestFence(t *testing.T) {
+	d := newFakeDevice()
+	old, next := NewFence(d), NewFence(d)
+	bars := []mmio.Space{old.BAR0(), old.BAR2()}
+	under := []*fakeBAR{d.bar0, d.bar2}
+	touch := func(b mmio.Space) (uint32, uint64) {
+		b.Store32(0x40, 5)
+		b.Store64(0x48, 6)
+		return b.Load32(0x40), b.Load64(0x48)
+	}
+	for i, b := range bars {
+		a, c := touch(b)
+		assert.EqualValues(t, 5, a)
+		assert.EqualValues(t, 6, c)
+		assert.Len(t, under[i].log, 4)
+		assert.Equal(t, under[i].Size(), b.Size())
+	}
+	old.Shut()
+	for i, b := range append(bars, old.BAR0(), old.BAR2()) {
+		a, c := touch(b)
+		assert.Equal(t, ^uint32(0), a)
+		assert.Equal(t, ^uint64(0), c)
+		assert.Len(t, under[i%2].log, 4, "the card sees neither loads nor stores")
+	}
+	assert.True(t, Alive(old), "config space is the device's")
+	a, _ := touch(next.BAR0())
+	assert.EqualValues(t, 5, a)
 }
 
 // SDP_SCRATCH (endpoint.md 2.1, CTL-2).

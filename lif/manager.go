@@ -184,6 +184,20 @@ func (m *Manager) Provision(ctx context.Context, p board.Port, mac [6]byte) erro
 	return err
 }
 
+// Forget says that the table has started anew and is empty, of all that was read or
+// bound: what is wanted of each port stands, and Provision or Reconcile writes it
+// again. No command may be under way.
+func (m *Manager) Forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.ports {
+		q := &m.ports[i]
+		q.misses = 0
+		s := &q.state
+		s.Have, s.Present, s.Bound, s.DFDiffers, s.Err, s.RetryAt = msg.LIF{}, false, false, false, nil, 0
+	}
+}
+
 func checkMAC(mac [6]byte) error {
 	if mac == [6]byte{} || mac[0]&1 != 0 {
 		return fmt.Errorf("%w: %x", ErrBadMAC, mac)

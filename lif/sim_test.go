@@ -300,3 +300,31 @@ func TestSimTableIsClearedAfterTheProvisioning(t *testing.T) {
 	require.Equal(t, board.Ports, changed)
 	require.Equal(t, before, s.table(t), "with the MTU that was set")
 }
+
+// A card that was lost is back with an empty table: nothing of it counts as a loss of
+// the fast path's, and what was wanted is written.
+func TestSimForgottenTableIsWrittenAnew(t *testing.T) {
+	s := newSim(t, hwsim.Options{})
+	s.provision(t)
+	require.NoError(t, s.SetMTU(bg, f1, 9000))
+	require.NoError(t, s.SetMode(bg, f1, msg.FwdL2))
+	before := s.table(t)
+	for _, p := range board.All() {
+		s.SetLIF(uint32(p.LIF()), nil)
+	}
+	s.Forget()
+	for _, p := range board.All() {
+		st := s.State(p)
+		require.False(t, st.Present)
+		require.False(t, st.Bound)
+		require.True(t, st.Provisioned)
+	}
+	s.provision(t)
+	require.Equal(t, before, s.table(t))
+	for _, p := range board.All() {
+		st := s.State(p)
+		require.True(t, st.Ready())
+		require.Zero(t, st.Lost)
+	}
+	require.EqualValues(t, 2*board.Ports, s.Stats().Bound, "the tags too")
+}

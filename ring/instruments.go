@@ -117,16 +117,19 @@ type Instruments struct {
 	Span      Snapshot // the last packet of a pass that was more than one buffer long
 }
 
+// Instruments is that of the rings' Counters.
+func (r *Rings) Instruments() []Instruments { return r.cfg.Counters.Instruments() }
+
 // Instruments copies the snapshots of each queue. It may be called at any time, also
 // after Free.
-func (r *Rings) Instruments() []Instruments {
-	out := make([]Instruments, len(r.oqs))
-	for q, o := range r.oqs {
-		in := &out[q]
+func (c *Counters) Instruments() []Instruments {
+	out := make([]Instruments, len(c.oqs))
+	for q := range c.oqs {
+		in, of := &out[q], &c.oqs[q].inst
 		in.Ring = q
-		in.Last, in.PrefixSeq = o.inst.last.get()
-		in.Untagged, _ = o.inst.untagged.get()
-		in.Span, _ = o.inst.span.get()
+		in.Last, in.PrefixSeq = of.last.get()
+		in.Untagged, _ = of.untagged.get()
+		in.Span, _ = of.span.get()
 	}
 	return out
 }

@@ -36,7 +36,7 @@ type IQ struct {
 	done  uint64
 	rec   recorder
 
-	cnt iqCounters
+	cnt *iqCounters
 }
 
 const (
@@ -172,6 +172,20 @@ func (q *IQ) Post(tag uint16, pieces ...[]byte) bool {
 	q.Commit(tag, n)
 	q.Flush()
 	return true
+}
+
+// abandon is stop for a card that has gone. It returns how many frames were posted
+// that it had not finished, as far as anybody looked.
+func (q *IQ) abandon() int {
+	q.Lock()
+	defer q.Unlock()
+	if q.closed {
+		return 0
+	}
+	q.closed = true
+	n := q.posted - q.finished
+	q.cnt.unknown.Add(uint64(n))
+	return int(n)
 }
 
 // stop makes Reserve return nil from now on.

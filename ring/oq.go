@@ -71,7 +71,7 @@ type OQ struct {
 	pieces   [passPackets][1][]byte
 	gathered [passPackets][]byte // the pool's buffer behind a frame, nil for none
 
-	cnt  oqCounters
+	cnt  *oqCounters
 	inst instruments
 }
 
@@ -399,7 +399,7 @@ func (o *OQ) credit() error {
 		mmio.Store32(o.regs, o.bell.Low(), give)
 		o.owed -= give
 		o.returned += uint64(give)
-		o.cnt.returned.Store(o.returned)
+		o.cnt.returned.Add(uint64(give))
 	}
 	if carry := uint64(o.owed); carry != o.cnt.carry.Load() { // seldom: a store of this kind is a locked one
 		o.cnt.carry.Store(carry)

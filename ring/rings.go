@@ -29,6 +29,9 @@ type Config struct {
 	Sink    Sink
 	Verdict VerdictFunc  // nil passes everything
 	Log     *slog.Logger // nil discards
+	// Counters go on from those of earlier rings, which are not served any more;
+	// nil counts from 0.
+	Counters *Counters
 
 	// Watermark is the firmware's credit watermark, which the host cannot read;
 	// 0 means wire.Watermark.
@@ -93,6 +96,10 @@ func New(cfg Config) (*Rings, error) {
 	if cfg.Verdict == nil {
 		cfg.Verdict = func([]byte, int, uint16) Verdict { return Pass }
 	}
+	if cfg.Counters == nil {
+		cfg.Counters = NewCounters()
+	}
+	cfg.Counters.restart()
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -145,7 +152,8 @@ func (r *Rings) allocate() error {
 	for q := range wire.OQs {
 		o := &OQ{
 			n: q, regs: r.cfg.BAR0, rec: record(1 + q), verdict: r.cfg.Verdict, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
-			cnts: csr.OutCnts.Queue(q), status: csr.OutIntStatus.Queue(q), bell: csr.OutSlistDBell.Queue(q), inst: newInstruments(),
+			cnts: csr.OutCnts.Queue(q), status: csr.OutIntStatus.Queue(q), bell: csr.OutSlistDBell.Queue(q),
+			cnt: &r.cfg.Counters.oqs[q].oqCounters, inst: r.cfg.Counters.oqs[q].inst,
 		}
 		o.grant = int32(wire.Grant(wire.OQEntries, r.cfg.Watermark))
 		o.ceiling.Store(o.grant)
@@ -160,7 +168,7 @@ func (r *Rings) allocate() error {
 	}
 	// After the output queues, whose buffers leave room in their pages.
 	r.iq = &IQ{
-		regs: r.cfg.BAR0, rec: record(0),
+		regs: r.cfg.BAR0, rec: record(0), cnt: &r.cfg.Counters.iq,
 		bell: csr.InInstrDBell.Queue(0).Low(), cnts: csr.InCnts.Queue(0),
 	}
 	if r.iq.instr, err = r.alloc("iq0 instructions", wire.IQSlots*wire.InstrSize, regionAlign); err != nil {
@@ -443,6 +451,14 @@ func (r *Rings) Stop() {
 		r.state = stateStopped
 	}
 	r.iq.stop()
+}
+
+// Abandon is Stop for rings whose card has gone, after their workers have ended: no
+// register is touched any more. It returns how many frames were posted that the card
+// was not seen to finish; whether they left nobody knows, and tx_unknown counts them.
+func (r *Rings) Abandon() (unknown int) {
+	r.state = stateDown
+	return r.iq.abandon()
 }
 
 // Teardown disables the rings (endpoint.md 7.3). The card may go on writing to

@@ -24,7 +24,38 @@ type oqCounters struct {
 
 // iqCounters are the counters of the input queue.
 type iqCounters struct {
-	posted, finished, full, bytes, badCount atomic.Uint64
+	posted, finished, unknown, full, bytes, badCount atomic.Uint64
+}
+
+// Counters are the counters and instruments of rings. They outlive the rings: those
+// of the next coprocessor boot go on from them.
+type Counters struct {
+	oqs [wire.OQs]queueCounters
+	iq  iqCounters
+}
+
+// queueCounters are those of one output queue.
+type queueCounters struct {
+	oqCounters
+	inst instruments
+	_    [64]byte // from the next queue's, which another worker may serve
+}
+
+// NewCounters returns counters that are 0.
+func NewCounters() *Counters {
+	c := new(Counters)
+	for q := range c.oqs {
+		c.oqs[q].inst = newInstruments()
+	}
+	return c
+}
+
+// restart puts those back that say how things are, and not how often something was.
+func (c *Counters) restart() {
+	for q := range c.oqs {
+		c.oqs[q].seen.Store(0)
+		c.oqs[q].carry.Store(0)
+	}
 }
 
 // OQStats are the counters of one output queue, under the names of
@@ -68,6 +99,7 @@ type Stats struct {
 	OQStats
 	TxPosted   uint64 `json:"tx_posted"`
 	TxFinished uint64 `json:"tx_finished"`
+	TxUnknown  uint64 `json:"tx_unknown"`      // posted and not finished when the card was lost
 	TxBytes    uint64 `json:"tx_posted_bytes"` // padded frames
 	TxFull     uint64 `json:"tx_iq_full"`
 	TxBadCount uint64 `json:"tx_bad_count"` // IN_CNTS moved by more than was outstanding
@@ -132,14 +164,17 @@ func (s *OQStats) add(q *OQStats) {
 // complete between two walks only: rx_done moves at the end of one, the sink's
 // counters in its middle. Counters that were read between two calls which return
 // the same n and no open walk belong together.
-func (r *Rings) Walks() (n uint64, open bool) {
-	for _, o := range r.oqs {
-		w := o.cnt.walks.Load()
+func (c *Counters) Walks() (n uint64, open bool) {
+	for q := range c.oqs {
+		w := c.oqs[q].walks.Load()
 		n += w
 		open = open || w&1 != 0
 	}
 	return n, open
 }
+
+// Walks is that of the rings' Counters.
+func (r *Rings) Walks() (n uint64, open bool) { return r.cfg.Counters.Walks() }
 
 // Census looks at the length word of each buffer and keeps how many the card has
 // written that nobody has taken: rx_seen. At a ring that keeps up it finds what
@@ -164,20 +199,25 @@ func (r *Rings) Census() {
 	}
 }
 
-// Stats reads all counters; rx_seen is the last Census's. It touches no register and may be called at any
-// time, also after Stop.
+// Stats reads all counters; rx_seen is the last Census's. It touches no register and
+// may be called at any time, also after Stop.
 func (r *Rings) Stats() Stats {
-	s := Stats{CreditUnit: 1, Queues: make([]OQStats, len(r.oqs))}
-	for i, o := range r.oqs {
-		s.Queues[i] = o.cnt.stats(i)
-		_, s.Queues[i].PrefixSeq = o.inst.last.get()
-		s.add(&s.Queues[i])
-	}
-	s.Ring = -1
-	c := &r.iq.cnt
-	s.TxPosted, s.TxFinished, s.TxFull = c.posted.Load(), c.finished.Load(), c.full.Load()
-	s.TxBytes, s.TxBadCount = c.bytes.Load(), c.badCount.Load()
+	s := r.cfg.Counters.Stats()
 	s.GatherSize, s.GatherFree, s.GatherHigh = r.pool.small.census()
 	s.LargeSize, s.LargeFree, s.LargeHigh = r.pool.large.census()
+	return s
+}
+
+// Stats reads all counters while there are no rings: the gather pool's are 0.
+func (c *Counters) Stats() Stats {
+	s := Stats{CreditUnit: 1, Queues: make([]OQStats, len(c.oqs))}
+	for q := range c.oqs {
+		s.Queues[q] = c.oqs[q].stats(q)
+		_, s.Queues[q].PrefixSeq = c.oqs[q].inst.last.get()
+		s.add(&s.Queues[q])
+	}
+	s.Ring = -1
+	s.TxPosted, s.TxFinished, s.TxFull = c.iq.posted.Load(), c.iq.finished.Load(), c.iq.full.Load()
+	s.TxBytes, s.TxBadCount, s.TxUnknown = c.iq.bytes.Load(), c.iq.badCount.Load(), c.iq.unknown.Load()
 	return s
 }

@@ -57,10 +57,11 @@ type rxShard struct {
 // txCounters belong to the Transmitter; it holds the lock for the length of a
 // port's turn.
 type txCounters struct {
-	mu                         sync.Mutex
-	packets, bytes             uint64
-	malformed, toolong, closed uint64
-	errors                     uint64
+	mu                 sync.Mutex
+	packets, bytes     uint64
+	malformed, toolong uint64
+	closed, gone       uint64
+	errors             uint64
 }
 
 // kernelDrops follows a number that starts at 0 with each new interface.
@@ -147,10 +148,11 @@ type Stats struct {
 	TapDown, TapErr    uint64
 
 	TxPackets, TxBytes uint64
-	TxDrops            uint64 // the sum of the next three
+	TxDrops            uint64 // the sum of the next four
 	TxMalformed        uint64 // shorter than an Ethernet header
 	TxTooLong          uint64 // above the limit and its VLAN tags
 	TxClosed           uint64 // in the TAP's queue when the port was closed
+	TxGone             uint64 // in the TAP's queue when the card was lost, or came back
 
 	// TapReadErrors counts events, not frames: reads of the TAP that failed.
 	TapReadErrors uint64
@@ -183,10 +185,10 @@ func (c *Counters) Stats() Stats {
 
 	c.tx.mu.Lock()
 	s.TxPackets, s.TxBytes = c.tx.packets, c.tx.bytes
-	s.TxMalformed, s.TxTooLong, s.TxClosed = c.tx.malformed, c.tx.toolong, c.tx.closed
+	s.TxMalformed, s.TxTooLong, s.TxClosed, s.TxGone = c.tx.malformed, c.tx.toolong, c.tx.closed, c.tx.gone
 	s.TapReadErrors = c.tx.errors
 	c.tx.mu.Unlock()
-	s.TxDrops = s.TxMalformed + s.TxTooLong + s.TxClosed
+	s.TxDrops = s.TxMalformed + s.TxTooLong + s.TxClosed + s.TxGone
 	s.TapKernelDropped = c.kernel.total()
 	s.QuiesceWaits = c.waits.waits.Load()
 	s.QuiesceLongest = uint64(time.Duration(c.waits.longest.Load())+time.Microsecond-1) / uint64(time.Microsecond)
@@ -217,6 +219,7 @@ func (s Stats) Each(fn func(name string, value uint64)) {
 	fn("tx_malformed", s.TxMalformed)
 	fn("tx_toolong", s.TxTooLong)
 	fn("tx_closed", s.TxClosed)
+	fn("tx_gone", s.TxGone)
 	fn("tap_read_errors", s.TapReadErrors)
 	fn("tap_kernel_dropped", s.TapKernelDropped)
 	fn("quiesce_waits", s.QuiesceWaits)

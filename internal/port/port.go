@@ -321,6 +321,18 @@ func (p *Port) Keep() error {
 	})
 }
 
+// Discard throws away the frames that the interface sent and nobody has read, and
+// counts them as tx_gone: those that waited while there was no card are too old to be
+// of use. Nobody reads the port meanwhile.
+func (p *Port) Discard() error {
+	return p.control("empty", func() error {
+		p.counters.waits.lock(&p.counters.tx.mu)
+		defer p.counters.tx.mu.Unlock()
+		p.counters.tx.gone += p.drain()
+		return nil
+	})
+}
+
 // drain takes what is left in the TAP's queue and returns how many frames.
 func (p *Port) drain() (frames uint64) {
 	var head [frame.HeaderSize]byte // the rest is cut off

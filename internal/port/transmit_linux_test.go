@@ -635,3 +635,23 @@ func TestCloseCountsTheQueue(t *testing.T) {
 	assert.EqualValues(t, 3, s.TapKernelDropped)
 	assert.EqualValues(t, 8, s.TxFrames()+s.TapKernelDropped)
 }
+
+// TestDiscardCountsTheQueue: what waited while there was no card is thrown away, and
+// the interface goes on.
+func TestDiscardCountsTheQueue(t *testing.T) {
+	ns := newNS(t)
+	p := open(t, ns)
+	linux := listen(t, ns, p.Index())
+	for range 5 {
+		linux.send(ether(1514, 0, 0))
+	}
+	require.NoError(t, p.Discard())
+	require.NoError(t, p.Discard(), "of nothing")
+	linux.send(ether(60, 0, 0))
+	require.NoError(t, p.Close())
+	require.ErrorIs(t, p.Discard(), ErrClosed)
+	s := p.Stats()
+	assert.EqualValues(t, 5, s.TxGone)
+	assert.EqualValues(t, 1, s.TxClosed)
+	assert.EqualValues(t, 6, s.TxDrops)
+}

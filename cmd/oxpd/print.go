@@ -39,7 +39,11 @@ func seconds(s float64) time.Duration {
 }
 
 func printStatus(w io.Writer, s *client.Status) {
-	fmt.Fprintf(w, "oxpd %s, pid %d, %s for %v\n", s.Version, s.PID, s.State, seconds(s.Uptime).Round(time.Second))
+	state := string(s.State)
+	if s.State == client.StateGone {
+		state = "its card is gone, up" // the time is the daemon's
+	}
+	fmt.Fprintf(w, "oxpd %s, pid %d, %s for %v\n", s.Version, s.PID, state, seconds(s.Uptime).Round(time.Second))
 	device := or(s.Device.Name, "not opened")
 	if s.Device.Simulated {
 		device += " (simulated)"
@@ -47,10 +51,17 @@ func printStatus(w io.Writer, s *client.Status) {
 	if s.Device.Name != "" && !s.Device.Alive {
 		device += ", does not answer"
 	}
+	if s.Device.Lost > 0 {
+		device += fmt.Sprintf(", lost %d times", s.Device.Lost)
+	}
 	if s.Device.Assembly != "" {
 		device += fmt.Sprintf(", %s %s, %d MHz", s.Device.Platform, s.Device.Assembly, s.Device.ClockMHz)
 	}
-	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers\nports   %d of %d up\n\n", device, s.Rings, s.Workers, s.PortsUp, s.PortsTotal)
+	cpu := ""
+	if s.CPU != nil {
+		cpu = fmt.Sprintf("; the process takes %.1f %% of a core", s.CPU.Percent)
+	}
+	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s\nports   %d of %d up\n\n", device, s.Rings, s.Workers, cpu, s.PortsUp, s.PortsTotal)
 	table(w, func(row func(...any)) {
 		row("STAGE", "STATE", "TIME", "")
 		for _, g := range s.Stages {

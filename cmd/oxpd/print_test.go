@@ -76,6 +76,16 @@ func TestOutput(t *testing.T) {
 		},
 		Warnings: []string{"the card is lost", "oxp3 (Port3) waits for the card to name the port's MAC address: refused"},
 	}, printStatus)
+	both(t, "status-gone", &client.Status{
+		Schema: 1, Version: "0.1.0", PID: 4711, Uptime: 3725.5, State: client.StateGone,
+		Device: client.Device{Name: "0000:01:00.0", Lost: 2}, CPU: &client.CPU{Percent: 0.4, Seconds: 5},
+		Rings: 8, PortsTotal: 12,
+		Stages: []client.Stage{
+			{Name: "device", State: client.StageActive, Awaiting: "the card to come back: its vendor id reads ffff", Seconds: 40},
+			{Name: "ports", State: client.StagePending},
+		},
+		Warnings: []string{"the card is lost, and waited for"},
+	}, printStatus)
 	yes, no := true, false
 	both(t, "port", &client.PortView{
 		Schema: 1, IfName: "oxp1", Label: "Port1", State: client.PortUp, CardAddress: "02:00:00:00:00:02", Bridge: "br0", BridgeMTU: 9000,

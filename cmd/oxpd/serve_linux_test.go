@@ -148,8 +148,8 @@ func TestServedCardDies(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return state() == client.StateRunning }, hang, 20*time.Millisecond)
 	require.NoError(t, served.Process.Kill())
-	require.Eventually(t, func() bool { return state() == client.StateFailed }, hang, 20*time.Millisecond)
-	assert.Equal(t, 1, strings.Count(p.log.String(), "card is not served any more"), "said once")
+	require.Eventually(t, func() bool { return state() == client.StateGone }, hang, 20*time.Millisecond)
+	assert.Equal(t, 1, strings.Count(p.log.String(), "card is lost and waited for"), "said once")
 	s, err := c.Status(context.Background())
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(s.Warnings, "\n"), "the card is lost")

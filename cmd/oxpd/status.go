@@ -86,7 +86,7 @@ func awaitRunning(ctx context.Context, c *client.Client, limit time.Duration, ta
 		switch {
 		case err == nil && s.State == client.StateRunning:
 			return s, nil
-		case err == nil && s.State == client.StateBringUp:
+		case err == nil && (s.State == client.StateBringUp || s.State == client.StateGone):
 			awaited = awaiting(s)
 			last = fmt.Errorf("the daemon does not run after %v: %s", limit, awaited)
 		case err == nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -92,23 +93,32 @@ func anyOf(sentinels ...error) func(error) bool {
 	}
 }
 
+// openDevice opens the card, or waits for one that was lost.
 func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting string)) (string, error) {
-	dev, err := d.o.Open(ctx)
-	if err != nil {
+	if d.dev == nil {
+		dev, err := d.o.Open(ctx)
+		if err != nil {
+			return "", err
+		}
+		d.mu.Lock()
+		d.dev = dev
+		d.mu.Unlock()
+	} else if err := d.awaitCard(ctx); err != nil {
 		return "", err
 	}
+	card := octep.NewFence(d.dev)
 	d.mu.Lock()
-	d.dev = dev
+	d.card = card
 	d.mu.Unlock()
-	ep, err := octep.Open(ctx, dev, octep.Config{Clock: d.clock, Logger: d.log, Progress: progress})
+	ep, err := octep.Open(ctx, card, octep.Config{Clock: d.clock, Logger: d.log, Progress: progress})
 	if err != nil {
 		return "", err
 	}
 	d.mu.Lock()
 	d.ep = ep
 	d.mu.Unlock()
-	d.spawn(ctx, "liveness", func(ctx context.Context) error { return octep.Watch(ctx, dev, d.clock, livenessTick) })
-	return fmt.Sprintf("%s, %d rings", dev.Name(), ep.RingInfo().TRS), nil
+	d.spawn(ctx, "liveness", func(ctx context.Context) error { return octep.Watch(ctx, card, d.clock, livenessTick) })
+	return fmt.Sprintf("%s, %d rings", card.Name(), ep.RingInfo().TRS), nil
 }
 
 // reclaimer is a provider of memory that outlives its process: what an earlier one
@@ -119,28 +129,46 @@ type reclaimer interface{ Reclaim() error }
 // a start that is refused leaves it as it was found. A card that knows an earlier
 // run's memory is refused first: what lies there now may be somebody else's, and
 // no memory can be adopted.
-func (d *Daemon) busMaster(context.Context) (string, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+//
+// One that was lost and is back as it was, because only the way to it was gone, knows
+// the memory of before the loss, which is kept: it is waited for until it was reset.
+func (d *Daemon) busMaster(ctx context.Context) (string, error) {
 	before, err := d.dev.ConfigRead(csr.CfgCommand, 2)
 	if err != nil {
 		return "", fmt.Errorf("read command register: %w", err)
 	}
-	if err := d.ep.CheckFresh(); err != nil {
+	ours := slices.ContainsFunc(d.past, func(l *life) bool { return l.armed })
+	known := anyOf(octep.ErrEarlierRun, octep.ErrHandshakeInFlight, octep.ErrHandshakeForeign)
+	err = d.again(ctx, stageBusMaster, retryPause, func(err error) bool { return ours && known(err) }, func() error {
+		if !octep.Reachable(d.dev) { // config space first: it may be in its reset now
+			return fmt.Errorf("look for an earlier run: %w", errCardGone)
+		}
+		err := d.ep.CheckFresh()
+		if ours && known(err) {
+			d.track.await(stageBusMaster, "a reset of the coprocessor, which has come back as it was before it was lost")
+		}
+		return err
+	})
+	if err != nil {
 		if before&csr.CfgCommandBusMaster != 0 {
 			d.log.Warn("bus mastering is on, as it was found: the card can reach memory", "dev", d.dev.Name())
 		}
 		return "", err
 	}
-	if m, ok := d.dev.DMA().(reclaimer); ok {
+	if err := d.releasePast(); err != nil {
+		return "", err
+	}
+	if m, ok := d.dev.DMA().(reclaimer); ok && len(d.past) == 0 { // it does not tell this process's from others'
 		if err := m.Reclaim(); err != nil {
 			return "", err
 		}
 	}
-	if before&csr.CfgCommandBusMaster != 0 {
+	if before&csr.CfgCommandBusMaster != 0 && !ours {
 		return "was on", nil
 	}
+	d.mu.Lock()
 	d.master = true // also when the read-back fails: the stop sequence clears it
+	d.mu.Unlock()
 	return "on", octep.SetBusMaster(d.dev, true)
 }
 
@@ -148,7 +176,8 @@ func (d *Daemon) busMaster(context.Context) (string, error) {
 // come at the packet level alone until the clock is known.
 func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	rings, err := ring.New(ring.Config{
-		BAR0: d.dev.BAR0(), DMA: d.memory(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.config().Watermark,
+		BAR0: d.card.BAR0(), DMA: d.memory(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.config().Watermark,
+		Counters: d.ringCounts,
 	})
 	if err != nil {
 		return "", err
@@ -406,9 +435,13 @@ func order() []board.Port {
 func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	for _, p := range board.All() {
+		if o := d.owners[p.Index]; o != nil {
+			o.cardBack(d.agent)
+			continue
+		}
 		d.owners[p.Index] = newOwner(ownerConfig{
 			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, settings: settingsOf(d.cfg.Port(p)), limit: d.switchLimit,
-			attach: d.attach, detach: d.detach, lost: d.foundLost,
+			attach: d.attach, rejoin: d.rejoin, detach: d.detach, lost: d.foundLost,
 		})
 	}
 	d.mu.Unlock()
@@ -471,6 +504,23 @@ func (d *Daemon) attach(ctx context.Context, b board.Port, mac [6]byte, mtu int)
 	d.mu.Unlock()
 	d.fan.join(p)
 	return p, nil
+}
+
+// rejoin puts an interface that outlived the loss of the card back into the data path.
+// Error: port.ErrRemoved when it has not.
+func (d *Daemon) rejoin(i iface) error {
+	p := i.(*port.Port)
+	if _, err := p.Link(); err != nil {
+		return err
+	}
+	if err := p.Discard(); err != nil { // what was sent without carrier, before the kernel heeded it
+		return err
+	}
+	if err := d.tx.Add(p); err != nil {
+		return err
+	}
+	d.fan.join(p)
+	return nil
 }
 
 // detach takes a port's interface out of the data path and closes it.

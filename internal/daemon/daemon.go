@@ -16,14 +16,10 @@ import (
 	realclock "oxpd/internal/clock"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
-	"oxpd/internal/dma"
-	"oxpd/internal/mmio"
 	"oxpd/internal/port"
 	"oxpd/lif"
 	"oxpd/octep"
 	"oxpd/ring"
-	"oxpd/rpc"
-	"oxpd/rpc/msg"
 )
 
 // Options are what a daemon is given. Config and Open are required.
@@ -45,6 +41,7 @@ type Daemon struct {
 	log   *slog.Logger
 	clock clock
 	began time.Duration
+	cpu   *cpuMeter
 
 	track  *tracker
 	fan    *fanout
@@ -53,44 +50,31 @@ type Daemon struct {
 	lifs   *lif.Manager
 	owners [board.Ports]*owner
 
-	tasks sync.WaitGroup // everything that runs while the card is up
-	rush  atomic.Bool    // all ports are being looked at, because one was found lost
-	visit *gate          // control requests that use the card beside the tasks
-	lost  chan error     // capacity 1: the card has gone, or something that cannot go on
-	ended chan struct{}  // closed when the stop sequence is done
+	ringCounts *ring.Counters // outlive rings
+	ended      chan struct{}  // closed when the stop sequence is done
 
 	stopOnce sync.Once
 	stopAsk  chan struct{} // closed by the first request to stop
 	teardown atomic.Bool
 
-	mu       sync.Mutex
-	cfg      config.Config // its maps are never changed
-	state    client.State
-	dev      octep.Device
-	ep       *octep.Endpoint
-	rings    *ring.Rings
-	tx       *port.Transmitter
-	agent    agent
-	channel  *rpc.Channel
-	platform msg.Platform
-	clocks   uint64
-	workers  int
-	uplink   error               // of the last attempt to raise the switch uplink
-	regions  []*dma.Region       // of the rpc channel
-	taps     map[*port.Port]bool // open interfaces
-	warnings []string
-	result   client.StopResult
-	master   bool // this daemon turned bus mastering on
-	armed    bool // the card was told about rings
-	closed   bool // dev is closed
-	gone     bool // the card read all ones: no BAR is touched any more
+	mu        sync.Mutex
+	cfg       config.Config // its maps are never changed
+	state     client.State
+	dev       octep.Device
+	*life                         // the present one; each loss of the card begins another
+	past      []*life             // lost, and their memory is not released
+	timesLost uint64              // how often the card was lost
+	taps      map[*port.Port]bool // open interfaces
+	warnings  []string
+	result    client.StopResult
+	closed    bool // dev is closed
 }
 
 // New prepares a daemon; nothing is opened before Run.
 func New(o Options) *Daemon {
 	d := &Daemon{
 		o: o, cfg: o.Config, log: o.Logger, clock: o.Clock, fan: newFanout(), taps: map[*port.Port]bool{},
-		visit: newGate(), lost: make(chan error, 1), ended: make(chan struct{}), stopAsk: make(chan struct{}), state: client.StateBringUp,
+		ringCounts: ring.NewCounters(), life: newLife(), ended: make(chan struct{}), stopAsk: make(chan struct{}), state: client.StateBringUp,
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -99,6 +83,7 @@ func New(o Options) *Daemon {
 		d.clock = realclock.NewReal()
 	}
 	d.began = d.clock.Now()
+	d.cpu = newCPUMeter(time.Now())
 	d.track = newTracker(d.clock, d.log)
 	d.table = &reopener{}
 	d.lifs = lif.New(lif.Config{Table: d.table, Clock: d.clock, Logger: d.log})
@@ -143,14 +128,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	go func() { served <- srv.Serve(limit(sock, maxClients)) }()
 	d.log.Info("control socket listens", "socket", socket, "pid", os.Getpid())
 
-	// Everything of the card runs under run, which ends before the stop sequence;
-	// the caller's ctx only asks for it.
-	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	up := make(chan error, 1)
-	go func() { up <- d.bringUp(run) }()
-
-	failed := d.serve(ctx, up, cancel)
+	failed := d.serve(ctx)
 	err = errors.Join(failed, d.shutdown())
 	close(d.ended)
 
@@ -171,65 +149,80 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return err
 }
 
-// serve waits for the end of the daemon's life and returns its reason, nil for
-// one that was asked for. When it returns the bring-up has returned and run has
-// ended; a handshake that had begun is finished.
-func (d *Daemon) serve(ctx context.Context, up <-chan error, cancel context.CancelFunc) error {
-	reason := func(why string) {
+// begin starts the bring-up of a life and returns its result.
+func (d *Daemon) begin() <-chan error {
+	up := make(chan error, 1)
+	ctx := d.life.ctx // which ends before the stop sequence; Run's ctx only asks for that
+	go func() { up <- d.bringUp(ctx) }()
+	return up
+}
+
+// serve brings the card up, again after each loss, until the daemon is to end, and
+// returns the reason, nil for one that was asked for. When it returns the bring-up has
+// returned and nothing is begun any more; a handshake that had begun is finished.
+func (d *Daemon) serve(ctx context.Context) error {
+	up := d.begin()
+	stop := func(why string) {
 		d.setState(client.StateStopping)
 		d.log.Info("stopping", "why", why)
-		cancel()
+		d.life.end(nil)
 		if up != nil {
 			<-up
 		}
 	}
-	lost := false
+	tick := time.NewTicker(cpuTick)
+	defer tick.Stop()
 	for {
 		select {
+		case now := <-tick.C:
+			d.cpu.sample(now)
 		case <-ctx.Done():
-			reason("signal")
+			stop("signal")
 			return nil
 		case <-d.stopAsk:
-			reason("asked on the control socket")
+			stop("asked on the control socket")
 			return nil
 		case err := <-up:
 			up = nil
-			if err != nil {
-				reason("bring-up failed")
+			switch {
+			case err == nil:
+				d.setState(client.StateRunning)
+				d.log.Info("running", "dev", d.dev.Name(), "workers", d.workers)
+			case d.isLoss(err):
+				up = d.renew(nil, err)
+			default:
+				stop("bring-up failed")
 				return err
 			}
-			d.setState(client.StateRunning)
-			d.log.Info("running", "dev", d.dev.Name(), "workers", d.workers)
-		case err := <-d.lost:
-			// Nothing touches the card from here on. What is left is to say so until
-			// somebody stops the daemon.
-			why := "a part of oxpd cannot go on: " + err.Error() + "; stop oxpd and start it again"
-			if errors.Is(err, mmio.ErrGone) {
-				why = "the card is lost: " + err.Error() + "; stop oxpd, reboot the coprocessor, start oxpd again"
-				d.mu.Lock()
-				d.gone = true
-				d.mu.Unlock()
+		case err := <-d.life.lost:
+			if d.isLoss(err) {
+				up = d.renew(up, err)
+				continue
 			}
-			if lost {
-				continue // another part has met the same, and it is said
+			if d.life.ctx.Err() == nil { // or another part has met the same, and it is said
+				up = d.giveUp(up, err)
 			}
-			lost = true
-			d.log.Error("card is not served any more", "err", err)
-			d.warn(why)
-			cancel()
-			if up != nil {
-				<-up
-				up = nil
-			}
-			d.quiet()
-			d.carrierOff()
-			d.setState(client.StateFailed)
 		}
 	}
 }
 
-// quiet waits until nobody uses the card: the tasks, once run has ended, and the
-// control requests. It is false when a request is still inside after its bound.
+// giveUp leaves the card alone because a part of oxpd cannot go on. What is left is to
+// say so until somebody stops the daemon.
+func (d *Daemon) giveUp(up <-chan error, why error) <-chan error {
+	d.log.Error("card is not served any more", "err", why)
+	d.warn("a part of oxpd cannot go on: " + why.Error() + "; stop oxpd and start it again")
+	d.life.end(nil)
+	if up != nil {
+		<-up
+	}
+	d.quiet()
+	d.carrierOff()
+	d.setState(client.StateFailed)
+	return nil
+}
+
+// quiet waits until nobody uses the card: the tasks of a life that has been ended, and
+// the control requests. It is false when a request is still inside after its bound.
 func (d *Daemon) quiet() bool {
 	out := d.visit.close(visitLimit)
 	d.tasks.Wait()
@@ -244,7 +237,7 @@ func (d *Daemon) lose(err error) {
 	}
 }
 
-// spawn runs a part of the daemon until run ends. An error of it is the loss of
+// spawn runs a part of a life until run, its context, ends. An error of it is the loss of
 // the card.
 func (d *Daemon) spawn(run context.Context, name string, fn func(ctx context.Context) error) {
 	d.tasks.Add(1)

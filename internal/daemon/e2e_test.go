@@ -1092,11 +1092,11 @@ func TestCardLost(t *testing.T) {
 			r.card.Kill()
 			time.Sleep(after)
 			if after > 200*time.Millisecond {
-				r.wait("noticed", func() bool { return r.status().State == client.StateFailed })
+				r.wait("noticed", func() bool { return r.status().State == client.StateGone })
 				s := r.status()
 				assert.False(t, s.Device.Alive)
 				assert.Contains(t, strings.Join(s.Warnings, "\n"), "the card is lost")
-				assert.Equal(t, client.CodeNotReady, code(r.setMTU("oxp9", 9000)))
+				assert.Equal(t, client.CodeGone, code(r.setMTU("oxp9", 9000)))
 				assert.Equal(t, client.LinkDown, r.port("oxp9").Link)
 				seen := r.accesses.Load()
 				time.Sleep(300 * time.Millisecond) // six sweeps, to be caught in

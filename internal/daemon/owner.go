@@ -104,6 +104,9 @@ type ownerConfig struct {
 	// puts it into the data path. detach takes it out again.
 	attach func(ctx context.Context, p board.Port, mac [6]byte, mtu int) (iface, error)
 	detach func(p board.Port, i iface)
+	// rejoin puts an interface back into the data path that was there before the card
+	// was lost. Error: port.ErrRemoved.
+	rejoin func(i iface) error
 	lost   func() // something of the port was found missing in the card; it must not wait
 }
 
@@ -112,9 +115,8 @@ type ownerConfig struct {
 // mark, done one at a time by run.
 type owner struct {
 	ownerConfig
-	reqs  chan *request
-	wake  chan struct{} // capacity 1: there are marks
-	ended chan struct{} // closed once run has ended: what it has not taken it never will
+	reqs chan *request
+	wake chan struct{} // capacity 1: there are marks
 
 	// Of run's goroutine alone.
 	want    wanted
@@ -129,6 +131,9 @@ type owner struct {
 
 	linkMu sync.Mutex // whoever sets the carrier
 	mu     sync.Mutex
+	ended  chan struct{} // closed once run has ended: what it has not taken it never will
+	cause  error         // why it has
+	late   []func()      // what was asked for while the card was away
 	marks  mark
 	view   view
 }
@@ -186,7 +191,12 @@ func (o *owner) update(fn func(v *view)) {
 // is finished with ctx, not with its asker's context; those that have not begun
 // by then never do, and their askers learn it from ended.
 func (o *owner) run(ctx context.Context) {
-	defer close(o.ended)
+	defer func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.cause = context.Cause(ctx)
+		close(o.ended)
+	}()
 	for {
 		var r *request
 		select {
@@ -245,6 +255,9 @@ func (o *owner) ask(ctx context.Context, do func(ctx context.Context) error) err
 		return err
 	}
 	r := &request{do: do, reply: make(chan error, 1)}
+	o.mu.Lock()
+	ended := o.ended
+	o.mu.Unlock()
 	select {
 	case o.reqs <- r:
 	default:
@@ -253,7 +266,8 @@ func (o *owner) ask(ctx context.Context, do func(ctx context.Context) error) err
 	select {
 	case err := <-r.reply:
 		return err
-	case <-o.ended:
+	case <-ended:
+		r.taken.CompareAndSwap(false, true) // nor may a run after this one do it
 	case <-ctx.Done():
 		if r.taken.CompareAndSwap(false, true) {
 			return ctx.Err()
@@ -265,9 +279,31 @@ func (o *owner) ask(ctx context.Context, do func(ctx context.Context) error) err
 	default:
 	}
 	if ctx.Err() == nil {
-		return &refusal{fmt.Errorf("%s: %w", o.port, errStopping), client.CodeNotReady}
+		return o.whyEnded()
 	}
 	return &hinted{fmt.Errorf("%s: %w: %w", o.port, ctx.Err(), errUnderWay), "see later what stands: oxpd mtu " + o.port.Name}
+}
+
+// whyEnded is what somebody learns whose request comes too late for run.
+func (o *owner) whyEnded() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if errors.Is(o.cause, errCardGone) {
+		return fmt.Errorf("%s: %w", o.port, o.cause)
+	}
+	return &refusal{fmt.Errorf("%s: %w", o.port, errStopping), client.CodeNotReady}
+}
+
+// serves tells whether requests are taken.
+func (o *owner) serves() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	select {
+	case <-o.ended:
+		return false
+	default:
+		return true
+	}
 }
 
 // notice sets a mark. It never waits, and a mark is never lost.
@@ -323,6 +359,26 @@ func (o *owner) provision(ctx context.Context) error {
 
 // provisionSteps returns what was awaited when it failed.
 func (o *owner) provisionSteps(ctx context.Context) (awaited string, err error) {
+	if awaited, err := o.raise(ctx); err != nil {
+		return awaited, err
+	}
+	if err := o.lifs.Provision(ctx, o.port, o.want.mac); err != nil {
+		return "the LIF to read back as wanted", err
+	}
+	s := o.lifs.State(o.port)
+	o.want.mtu, o.losses = int(s.Want.MTU), s.Lost // of a live entry, when there was one
+	if err := o.interfaced(ctx); err != nil {
+		return "the interface to be made", err
+	}
+	return "", nil
+}
+
+// raise has NetAgent raise the port and name its address. A port that was lowered
+// before its card was lost stays so: it hears all of that when it is raised.
+func (o *owner) raise(ctx context.Context) (awaited string, err error) {
+	if o.snapshot().haveMAC && !o.want.up {
+		return "", nil
+	}
 	tag := o.port.Tag
 	if err := o.agent.SetState(ctx, tag, true); err != nil {
 		return "NetAgent to raise the port", err
@@ -348,18 +404,50 @@ func (o *owner) provisionSteps(ctx context.Context) (awaited string, err error) 
 			return "NetAgent to open the switch's address filter", err
 		}
 	}
-	if err := o.lifs.Provision(ctx, o.port, o.want.mac); err != nil {
-		return "the LIF to read back as wanted", err
+	return "", nil
+}
+
+// interfaced puts the port's interface into the data path: the one that was there
+// before the card was lost, as it is, or a new one.
+func (o *owner) interfaced(ctx context.Context) error {
+	if i := o.snapshot().iface; i != nil {
+		err := o.rejoin(i)
+		if !errors.Is(err, port.ErrRemoved) {
+			return err
+		}
+		o.ifaceGone() // meanwhile
 	}
-	s := o.lifs.State(o.port)
-	o.want.mtu, o.losses = int(s.Want.MTU), s.Lost // of a live entry, when there was one
 	i, err := o.attach(ctx, o.port, o.want.mac, o.want.mtu)
 	if err != nil {
-		return "the interface to be made", err
+		return err
 	}
 	o.ifUp = false // a new interface is down, and that is nobody's request
 	o.update(func(v *view) { v.iface = i })
-	return "", nil
+	return nil
+}
+
+// cardLost notes that the card has gone with all that it was told; run has ended. The
+// interface stays as it is, without carrier. What is wanted stands.
+func (o *owner) cardLost() {
+	o.told, o.pause = told{}, retryFirst
+	o.update(func(v *view) {
+		v.up, v.awaiting, v.err, v.retryAt = false, "the card to come back", nil, 0
+		v.told, v.agentMAC, v.linkErr, v.raisedAt, v.lowered = told{}, [6]byte{}, nil, 0, false
+	})
+}
+
+// cardBack makes a port whose card was lost ready to be provisioned anew: run may begin
+// again, over another agent.
+func (o *owner) cardBack(a agent) {
+	o.agent, o.losses = a, o.lifs.State(o.port).Lost
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, do := range o.late {
+		do()
+	}
+	o.late = nil
+	o.ended, o.cause, o.marks = make(chan struct{}), nil, 0
+	o.view.awaiting = "bring-up"
 }
 
 // ifaceGone takes an interface that somebody removed out of the data path; the
@@ -383,29 +471,38 @@ func (o *owner) due(now time.Duration) bool {
 // setLink notes what the card says of the link and gives the kernel its carrier.
 // A port that was lowered has none, whatever was read on the way there.
 func (o *owner) setLink(up bool) error {
+	link, changed, err := o.carry(up)
+	if changed {
+		o.log.Info("link", "port", o.port.Name, "label", o.port.Label, "link", link)
+	}
+	return err
+}
+
+// carry is setLink without a word; it tells what the link is now, if that is another
+// one than before.
+func (o *owner) carry(up bool) (link string, changed bool, err error) {
 	o.linkMu.Lock()
 	defer o.linkMu.Unlock()
 	v := o.snapshot()
 	if v.iface == nil {
-		return nil
+		return "", false, nil
 	}
-	link := client.LinkDown
+	link = client.LinkDown
 	if up && !v.lowered {
 		link = client.LinkUp
 	}
 	if v.link == link {
-		return nil
+		return link, false, nil
 	}
 	if err := v.iface.SetCarrier(link == client.LinkUp); err != nil {
-		return fmt.Errorf("set carrier of %s: %w", o.port, err)
+		return link, false, fmt.Errorf("set carrier of %s: %w", o.port, err)
 	}
 	o.update(func(now *view) {
 		if now.iface == v.iface { // and not one that was made in the meantime, without carrier
 			now.link = link
 		}
 	})
-	o.log.Info("link", "port", o.port.Name, "label", o.port.Label, "link", link)
-	return nil
+	return link, true, nil
 }
 
 // linkRead notes how the last look at the link went. One that failed leaves

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -270,6 +271,7 @@ func newBench(t *testing.T, port int, mtu int) *bench {
 			*b.iface = fakeIface{log: &b.log, mtu: mtu, limit: mtu, mac: mac, err: b.iface.err, changed: b.iface.changed}
 			return b.iface, nil
 		},
+		rejoin: func(iface) error { b.log = append(b.log, "rejoin"); return nil },
 		detach: func(board.Port, iface) { b.log = append(b.log, "detach") },
 		lost:   func() {},
 	})
@@ -307,6 +309,67 @@ func TestProvisionOrder(t *testing.T) {
 		b := newBench(t, 8, 9000)
 		require.NoError(t, b.provision(context.Background()))
 		assert.Equal(t, []string{"attach mtu 1500", "limit 9000", "lif mask 0x2 mtu 9000", "interface mtu 9000"}, b.log[4:])
+	})
+}
+
+// A port whose card was lost and is back: the interface stays, what was wanted is told
+// anew, and a port that was lowered is not raised on the way.
+func TestProvisionOfACardThatIsBack(t *testing.T) {
+	ctx := context.Background()
+	lose := func(b *bench) {
+		ended, end := context.WithCancelCause(ctx)
+		end(errCardGone)
+		b.run(ended)
+		b.lifs.(*lif.Manager).Forget()
+		b.table.present = false
+		_, _, err := b.carry(false)
+		require.NoError(t, err)
+		b.cardLost()
+		b.log = nil
+	}
+	t.Run("with what was set", func(t *testing.T) {
+		b := newBench(t, 8, 9000).up(t)
+		require.NoError(t, b.setLink(true))
+		lose(b)
+		v := b.snapshot()
+		assert.False(t, v.up)
+		assert.NotNil(t, v.iface)
+		assert.Equal(t, client.LinkDown, v.link)
+		assert.False(t, b.serves())
+		require.ErrorIs(t, b.ask(ctx, func(context.Context) error { panic("done") }), mmio.ErrGone)
+		b.cardBack(b.agent)
+		assert.True(t, b.serves())
+		require.NoError(t, b.provision(ctx))
+		assert.Equal(t, []string{"state 0x0001 true", "mac 0x0001", "lif mask 0xff mtu 9000", "bind", "rejoin"}, b.log[:5])
+		assert.NotContains(t, strings.Join(b.log, "\n"), "attach")
+		assert.Zero(t, b.snapshot().forgot, "a loss of the card is none of the fast path's")
+	})
+	t.Run("lowered", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		require.NoError(t, b.setUp(ctx, true))
+		require.NoError(t, b.setUp(ctx, false))
+		lose(b)
+		b.cardBack(b.agent)
+		require.NoError(t, b.provision(ctx))
+		assert.NotContains(t, b.log, "state 0x0001 true")
+		assert.Contains(t, b.log, "state 0x0001 false")
+	})
+	t.Run("the interface was removed meanwhile", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		lose(b)
+		b.rejoin = func(iface) error { return port.ErrRemoved }
+		b.cardBack(b.agent)
+		require.NoError(t, b.provision(ctx))
+		assert.Contains(t, strings.Join(b.log, "\n"), "detach\nattach mtu 1500")
+	})
+	t.Run("a request that came too late for the card is never done", func(t *testing.T) {
+		b := newBench(t, 8, 0).up(t)
+		lose(b)
+		require.Error(t, b.ask(ctx, func(context.Context) error { panic("done") }))
+		b.cardBack(b.agent)
+		soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		b.run(soon)
 	})
 }
 

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 
@@ -73,6 +74,10 @@ func (o *owner) reload(ctx context.Context, before, now config.Port) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reloadLimit)
 	defer cancel()
+	if o.later(func() { o.drop(gone); o.pending = s.over(o.pending) }) {
+		o.log.Info("settings wait for the card", s.attrs(o.port)...)
+		return
+	}
 	err := o.ask(ctx, func(ctx context.Context) error {
 		o.drop(gone)
 		return o.apply(ctx, s)
@@ -83,6 +88,18 @@ func (o *owner) reload(ctx context.Context, before, now config.Port) {
 	case s != portSettings{}:
 		o.log.Info("port is as configured", s.attrs(o.port)...)
 	}
+}
+
+// later keeps what shall be done to run's own state until a card that was lost is back,
+// and tells whether one was.
+func (o *owner) later(do func()) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !errors.Is(o.cause, errCardGone) {
+		return false
+	}
+	o.late = append(o.late, do)
+	return true
 }
 
 // drop takes settings that no configuration wants any more out of what is still to

@@ -66,7 +66,7 @@ func newBoard12() *board12 {
 	b := &board12{clk: &leapClock{}, table: &tables{}}
 	logger := slog.New(slog.NewTextHandler(io.Discard, nil))
 	b.uplink = &fakeAgent{log: &b.log, up: true}
-	b.Daemon = &Daemon{clock: b.clk, cfg: config.Default(), log: logger, agent: b.uplink, lifs: lif.New(lif.Config{Table: b.table, Clock: b.clk, Logger: logger})}
+	b.Daemon = &Daemon{clock: b.clk, cfg: config.Default(), log: logger, life: &life{agent: b.uplink}, lifs: lif.New(lif.Config{Table: b.table, Clock: b.clk, Logger: logger})}
 	for _, p := range board.All() {
 		t, a, i := &fakeTable{log: &b.log}, &fakeAgent{log: &b.log}, &fakeIface{}
 		b.table.of[p.Index], b.agents[p.Index], b.ifaces[p.Index] = t, a, i

@@ -31,12 +31,17 @@ func (d *Daemon) status() client.Status {
 		State:      d.state,
 		Rings:      wire.OQs,
 		Workers:    d.workers,
+		CPU:        d.cpu.show(),
 		PortsTotal: board.Ports,
 		Warnings:   append([]string{}, d.warnings...),
 		Device:     client.Device{Simulated: d.o.Simulated, Platform: d.platform.Platform, Assembly: d.platform.Assembly, ClockMHz: d.clocks},
 	}
 	if d.uplink != nil {
 		s.Warnings = append(s.Warnings, d.uplink.Error())
+	}
+	s.Device.Lost = d.timesLost
+	if d.state == client.StateGone {
+		s.Warnings = append(s.Warnings, "the card is lost, and waited for: the ports have no carrier, and what is set is refused until it is back; nothing has to be done on this side")
 	}
 	if d.dev != nil {
 		s.Device.Name = d.dev.Name()
@@ -165,9 +170,11 @@ func (d *Daemon) served(p board.Port) (*owner, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch o := d.owners[p.Index]; {
+	case d.state == client.StateGone:
+		return nil, &hinted{errCardGone, goneHint}
 	case d.state == client.StateStopping, d.state == client.StateFailed:
 		return nil, &refusal{fmt.Errorf("the daemon is %s", d.state), client.CodeNotReady}
-	case o == nil:
+	case o == nil || d.state == client.StateBringUp && !o.serves():
 		return nil, &hinted{
 			&refusal{fmt.Errorf("%w: the bring-up has not come to the ports", errNotUp), client.CodeNotReady},
 			"see oxpd status for what it waits for",
@@ -176,6 +183,9 @@ func (d *Daemon) served(p board.Port) (*owner, error) {
 		return o, nil
 	}
 }
+
+// goneHint is what can be done about a card that has gone.
+const goneHint = "it is waited for, and the ports come back by themselves; oxpd status says what is awaited"
 
 // setMTU implements control.
 func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int, force bool) (client.MTU, error) {
@@ -208,12 +218,21 @@ func (d *Daemon) counters(ctx context.Context) (client.Counters, error) {
 		sys   [msg.CountersSys]uint64
 		ports [msg.CountersPort][msg.CountersPortStride]uint64
 	)
+	d.mu.Lock()
+	gate, away := d.visit, d.state == client.StateGone
+	d.mu.Unlock()
 	ended := func() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		if d.state == client.StateGone {
+			return &hinted{fmt.Errorf("read counters: %w", errCardGone), goneHint}
+		}
 		return &refusal{fmt.Errorf("read counters: the daemon is %s", d.state), client.CodeNotReady}
 	}
-	visit, leave, ok := d.visit.enter(ctx)
+	if away {
+		return client.Counters{}, ended()
+	}
+	visit, leave, ok := gate.enter(ctx)
 	if !ok {
 		return client.Counters{}, ended()
 	}
@@ -302,14 +321,8 @@ func (d *Daemon) stats(only *board.Port) client.Stats {
 
 // instruments implements control.
 func (d *Daemon) instruments() client.Instruments {
-	d.mu.Lock()
-	rings := d.rings
-	d.mu.Unlock()
 	out := client.Instruments{Schema: client.Schema, Rings: []client.RingInstruments{}}
-	if rings == nil {
-		return out
-	}
-	for _, in := range rings.Instruments() {
+	for _, in := range d.ringCounts.Instruments() {
 		out.PrefixSeq += in.PrefixSeq
 		out.Rings = append(out.Rings, client.RingInstruments{
 			Ring: in.Ring, PrefixSeq: in.PrefixSeq,
@@ -338,15 +351,11 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bo
 		taps[p.Board().Index] = p
 	}
 	d.mu.Unlock()
-	walks := func() (n uint64, open bool) {
-		if rings != nil {
-			n, open = rings.Walks()
-		}
-		return n, open
-	}
-	before, open := walks()
+	before, open := d.ringCounts.Walks()
 	if rings != nil {
 		dev = rings.Stats()
+	} else {
+		dev = d.ringCounts.Stats()
 	}
 	for i := range ports {
 		if p := taps[i]; p != nil {
@@ -355,7 +364,7 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bo
 			ports[i] = d.counts[i].Stats()
 		}
 	}
-	after, _ := walks()
+	after, _ := d.ringCounts.Walks()
 	return dev, ports, !open && before == after
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"oxpd/internal/daemon/client"
-	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
 	"oxpd/internal/port"
 	"oxpd/octep"
@@ -30,19 +29,22 @@ func (d *Daemon) shutdown() error {
 
 	// Nothing else changes these any more; readers on the control socket go on.
 	d.mu.Lock()
-	dev, rings, tx := d.dev, d.rings, d.tx
-	armed, gone, master := d.armed, d.gone, d.master
-	ep, regions := d.ep, d.regions
+	dev, rings, tx, ep := d.dev, d.rings, d.tx, d.ep
+	lives := append(d.past, d.life)
 	d.mu.Unlock()
+	armed, gone, knows := d.armed, dev != nil && !octep.Alive(dev), d.master
+	told := false // the card knows memory of this process
+	for _, l := range lives {
+		told = told || l.armed
+		quiet = quiet && !l.stuck
+	}
+	knows = knows || told
 
 	var errs []error
 	result := client.StopResult{Schema: client.Schema, Warnings: []string{}}
 	note := func(text string) {
 		result.Warnings = append(result.Warnings, text)
 		d.log.Warn(text)
-	}
-	if dev != nil && !octep.Alive(dev) {
-		gone = true // since the last look
 	}
 	if rings != nil && armed && !gone {
 		d.settle(dev, rings)
@@ -70,12 +72,15 @@ func (d *Daemon) shutdown() error {
 		}
 	}
 	if dev != nil {
-		kept := armed && dev.DMA().Keeps()
-		off, err := d.cutOff(dev, !kept && (armed || master))
+		kept := told && dev.DMA().Keeps()
+		off, err := d.cutOff(dev, !kept && knows)
 		errs = append(errs, err)
-		if rings != nil && armed {
+		if told {
 			// Nothing comes into memory that goes: these are the last numbers.
 			result.TXUnfinished, result.RXLeft = d.left(rings, gone)
+			for _, l := range lives {
+				result.TXUnfinished += l.unknown
+			}
 			if n := result.TXUnfinished; n > 0 {
 				note(fmt.Sprintf("%d frames were posted and the card has not finished them: whether they left is not known", n))
 			}
@@ -84,12 +89,14 @@ func (d *Daemon) shutdown() error {
 			}
 		}
 		result.MemoryKept = kept || !off || !quiet
-		result.RebootNeeded = result.RebootNeeded || armed && !kept
+		result.RebootNeeded = result.RebootNeeded || told && !kept
 		switch {
 		case !quiet:
 			errs = append(errs, errors.New("a request on the control socket does not come back from the card: memory is not released"))
 		case !result.MemoryKept:
-			errs = append(errs, d.release(dev, regions))
+			for _, l := range lives {
+				errs = append(errs, l.release(dev))
+			}
 		}
 	}
 	if dev != nil && quiet {
@@ -127,8 +134,12 @@ func (d *Daemon) settle(dev octep.Device, rings *ring.Rings) {
 }
 
 // left counts what nobody finishes any more: frames posted, and packets in output
-// rings. Of a card that has gone only the former are known.
+// rings. Of a card that has gone only the former are known. Without rings there are
+// none.
 func (d *Daemon) left(rings *ring.Rings, gone bool) (tx, rx int) {
+	if rings == nil {
+		return 0, 0
+	}
 	if !gone {
 		tx, rx, err := rings.Left()
 		if err == nil {
@@ -137,7 +148,7 @@ func (d *Daemon) left(rings *ring.Rings, gone bool) (tx, rx int) {
 		d.log.Warn("packets in the output rings are not known", "err", err)
 	}
 	s := rings.Stats()
-	return int(s.TxPosted - s.TxFinished), 0
+	return int(s.TxPosted - s.TxFinished - s.TxUnknown), 0
 }
 
 // fleeting is a card that is gone once its device is closed.
@@ -161,20 +172,6 @@ func (d *Daemon) cutOff(dev octep.Device, knows bool) (bool, error) {
 	return false, err
 }
 
-// release gives back the memory that the card cannot reach any more.
-func (d *Daemon) release(dev octep.Device, regions []*dma.Region) error {
-	var errs []error
-	if rings := d.rings; rings != nil {
-		errs = append(errs, rings.Free())
-	}
-	for _, r := range regions {
-		if err := dev.DMA().Free(r); err != nil {
-			errs = append(errs, fmt.Errorf("free %s: %w", r.Name(), err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // closePorts removes the interfaces.
 func (d *Daemon) closePorts() error {
 	d.mu.Lock()
@@ -189,10 +186,11 @@ func (d *Daemon) closePorts() error {
 	return errors.Join(errs...)
 }
 
-// carrierOff tells the kernel that no port has a link: nothing carries frames.
+// carrierOff tells the kernel that no port has a link: nothing carries frames. Who calls
+// it says why, once for all ports.
 func (d *Daemon) carrierOff() {
 	for _, o := range d.allOwners() {
-		if err := o.setLink(false); err != nil {
+		if _, _, err := o.carry(false); err != nil {
 			d.log.Warn("carrier stays", "port", o.port.Name, "err", err)
 		}
 	}

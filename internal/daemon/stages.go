@@ -64,10 +64,17 @@ type tracker struct {
 
 func newTracker(c clock, log *slog.Logger) *tracker {
 	t := &tracker{clock: c, log: log}
+	t.restart()
+	return t
+}
+
+// restart begins the list anew: the card was lost, and nothing of it holds.
+func (t *tracker) restart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for i := range t.stages {
 		t.stages[i] = client.Stage{Name: stage(i).String(), State: client.StagePending}
 	}
-	return t
 }
 
 // begin makes a stage the active one; awaiting is what it waits for.

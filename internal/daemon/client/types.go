@@ -19,7 +19,8 @@ const (
 	StateBringUp  State = "bring-up"
 	StateRunning  State = "running"
 	StateStopping State = "stopping"
-	StateFailed   State = "failed" // the card has gone, or bring-up met something that waiting does not cure
+	StateGone     State = "gone"   // the card was lost and is waited for; bring-up follows
+	StateFailed   State = "failed" // the bring-up met something that waiting does not cure, or a part of oxpd has ended
 )
 
 // StageState is how far one stage of the bring-up is.
@@ -48,9 +49,16 @@ type Device struct {
 	Name      string `json:"name"` // "sim" or a PCI address
 	Simulated bool   `json:"simulated"`
 	Alive     bool   `json:"alive"`              // config space answers
+	Lost      uint64 `json:"lost,omitempty"`     // times that it was lost since the start
 	Platform  string `json:"platform,omitempty"` // texts of PLATFORM_READ, empty before it
 	Assembly  string `json:"assembly,omitempty"`
 	ClockMHz  uint64 `json:"clock_mhz,omitempty"` // coprocessor ticks per microsecond, from the handshake
+}
+
+// CPU is the CPU time of the daemon's process in the last whole interval.
+type CPU struct {
+	Percent float64 `json:"percent"` // of one core
+	Seconds float64 `json:"seconds"` // length of the interval
 }
 
 // Status is the daemon's state.
@@ -61,10 +69,11 @@ type Status struct {
 	Uptime     float64  `json:"uptime"` // seconds
 	State      State    `json:"state"`
 	Device     Device   `json:"device"`
-	Rings      int      `json:"rings"`       // output queues
-	Workers    int      `json:"workers"`     // goroutines that service them
-	PortsUp    int      `json:"ports_up"`    // provisioned and shown to the kernel
-	PortsTotal int      `json:"ports_total"` // of the board
+	Rings      int      `json:"rings"`         // output queues
+	Workers    int      `json:"workers"`       // goroutines that service them
+	CPU        *CPU     `json:"cpu,omitempty"` // none in the first seconds
+	PortsUp    int      `json:"ports_up"`      // provisioned and shown to the kernel
+	PortsTotal int      `json:"ports_total"`   // of the board
 	Stages     []Stage  `json:"stages"`
 	Warnings   []string `json:"warnings"`
 }

@@ -61,7 +61,7 @@ func (c *Card) accessOK(what string, bar int, off uint64, width int) bool {
 		c.report(ReportDecodeOff, "%s of %d bytes at BAR%d+%#x", what, width, bar, off)
 		return false
 	}
-	return true
+	return c.cfg.assigned(bar)
 }
 
 func (c *Card) load(bar int, off uint64, width int) uint64 {

@@ -235,6 +235,9 @@ func (c *Card) Reboot() {
 	c.target.stop()
 	c.killed = false
 	c.cfg.powerOn()
+	if c.faults.LoseAddresses {
+		c.cfg.loseAddresses()
+	}
 	c.powerOn()
 	c.leave()
 }

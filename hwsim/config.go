@@ -101,6 +101,19 @@ func (s *configSpace) powerOn() {
 	s.put(cfgFilter, 0, 0xffffffff, 4)
 }
 
+// loseAddresses leaves the base addresses as a reset does, before anybody gives some.
+func (s *configSpace) loseAddresses() {
+	for n := 0; n < 6; n += 2 {
+		s.b[csr.CfgBAR0+4*n] &= 0xf
+		clear(s.b[csr.CfgBAR0+4*n+1 : csr.CfgBAR0+4*n+8])
+	}
+}
+
+// assigned tells whether a BAR has an address.
+func (s *configSpace) assigned(bar int) bool {
+	return binary.LittleEndian.Uint64(s.b[csr.CfgBAR0+4*bar:])&^0xf != 0
+}
+
 // functionReset keeps what PCIe says survives: BAR addresses.
 func (s *configSpace) functionReset() {
 	var bars [24]byte

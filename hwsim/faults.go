@@ -16,6 +16,8 @@ const AllRings = ^RingMask(0)
 type Faults struct {
 	Gone bool // every access, config space included, reads all-ones; no DMA, no interrupt
 
+	LoseAddresses bool // a reboot leaves the base addresses 0, as under a host that runs: the BARs read all-ones until somebody writes them
+
 	LoseMessages  RingMask      // [1] a ring's interrupt message is lost at its edge
 	StatusStops   RingMask      // [2] no delivery while OUT_INT_STATUS is latched
 	LateData      RingMask      // [3] the count is raised LateBy before the packet is visible

@@ -106,6 +106,9 @@ func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting s
 	} else if err := d.awaitCard(ctx); err != nil {
 		return "", err
 	}
+	if err := d.restore(); err != nil {
+		return "", err
+	}
 	card := octep.NewFence(d.dev)
 	d.mu.Lock()
 	d.card = card
@@ -113,6 +116,11 @@ func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting s
 	ep, err := octep.Open(ctx, card, octep.Config{Clock: d.clock, Logger: d.log, Progress: progress})
 	if err != nil {
 		return "", err
+	}
+	if d.saved == nil {
+		if d.saved, err = octep.Save(card); err != nil {
+			return "", err
+		}
 	}
 	d.mu.Lock()
 	d.ep = ep

@@ -53,6 +53,7 @@ type Daemon struct {
 	ringCounts *ring.Counters // outlive rings
 	ended      chan struct{}  // closed when the stop sequence is done
 
+	saved    *octep.Saved // of the bring-up alone: what a reset takes out of config space
 	stopOnce sync.Once
 	stopAsk  chan struct{} // closed by the first request to stop
 	teardown atomic.Bool

@@ -159,6 +159,19 @@ func (d *Daemon) awaitCard(ctx context.Context) error {
 	return nil
 }
 
+// restore gives a card that was reset its addresses again. There is nothing to restore
+// before the first life has found it.
+func (d *Daemon) restore() error {
+	if d.saved == nil {
+		return nil
+	}
+	changed, err := d.saved.Restore(d.dev)
+	if changed {
+		d.log.Info("config space of the card is as before the loss", "dev", d.dev.Name())
+	}
+	return err
+}
+
 // releasePast gives back the memory of the lives before, once the card is known to be
 // fresh: its registers hold no address of them, and no coprocessor software that could
 // have latched one runs. Bus mastering is off while memory goes all the same (design.md,

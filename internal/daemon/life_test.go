@@ -305,3 +305,61 @@ func TestChangesWhileTheCardIsAway(t *testing.T) {
 	r.wait("lowered", func() bool { return !r.agentPort("oxp11").Up })
 	r.wait("made again", func() bool { return r.port("oxp12").State == client.PortUp })
 }
+
+// The carriers go down before anything is waited for, and who is late finds the card
+// behind a fence, also when it is back.
+func TestCarriersGoFirst(t *testing.T) {
+	card := sharedCard(t, hwsim.Compressed())
+	r := start(t, rigOptions{shared: card}).running()
+	r.mustIP("link", "set", "oxp9", "up")
+	r.wait("link", func() bool { return r.port("oxp9").OperState == client.OperUp })
+	late := r.d.card.BAR0()
+	hold := &r.d.life.tasks
+	hold.Add(1) // a part that takes its time
+	card.Kill()
+	r.wait("no carrier", func() bool { return slices.Contains(r.link("oxp9").Flags, "NO-CARRIER") })
+	assert.Equal(t, client.StateGone, r.state())
+	seen := r.accesses.Load()
+	assert.Equal(t, ^uint64(0), late.Load64(uint32(csr.RInfo)))
+	hold.Done()
+	card.Reboot()
+	r.wait("running", func() bool { return r.state() == client.StateRunning })
+	assert.Greater(t, r.accesses.Load(), seen)
+	assert.Equal(t, ^uint64(0), late.Load64(uint32(csr.RInfo)))
+}
+
+// Somebody has put back what a reset took away, bus mastering too, or nobody has.
+func TestConfigSpaceOfACardThatIsBack(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		back func(card *hwsim.Card)
+	}{
+		{"as a reset leaves it", func(card *hwsim.Card) {
+			card.Faults(func(f *hwsim.Faults) { f.LoseAddresses = true })
+			card.Reboot()
+		}},
+		{"bus mastering is on", func(card *hwsim.Card) {
+			card.Reboot()
+			card.ConfigWrite(csr.CfgCommand, 2, csr.CfgCommandMemory|csr.CfgCommandBusMaster)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			card := sharedCard(t, hwsim.Compressed())
+			card.ConfigWrite(csr.CfgDevCtl, 2, 0x2830)
+			bars := func() (out []uint32) {
+				for off := csr.CfgBAR0; off < csr.CfgBAR0+24; off += 4 {
+					out = append(out, card.ConfigRead(off, 4))
+				}
+				return append(out, card.ConfigRead(csr.CfgDevCtl, 2))
+			}
+			r := start(t, rigOptions{shared: card}).running()
+			before := bars()
+			r.away()
+			tc.back(card)
+			r.wait("running", func() bool { return r.state() == client.StateRunning })
+			assert.Equal(t, before, bars())
+			assert.EqualValues(t, 1, r.status().Device.Lost)
+			assert.Empty(t, card.Reports())
+		})
+	}
+}

@@ -323,6 +323,24 @@ func (l *lab) ringFull() uint64 {
 // (rpc-lif.md 6.2).
 const lastWirePort = 2
 
+// hostBooks follows every frame between the host's kernel and the rings. They hold
+// also when the card has been away.
+func (l *lab) hostBooks(r *reading) {
+	t := l.t
+	t.Helper()
+	assert.NoError(t, r.stats.Sums.Check())
+	var posted uint64
+	for _, p := range board.All() {
+		port, _ := r.stats.Port(p.Name)
+		c, host := port.Counters, r.host[p.Name].Stats
+		assert.Equal(t, c["rx_packets"], host.RXPackets, "%s: frames received by the host", p)
+		assert.Equal(t, host.TXPackets+host.TXDropped, c["tx_packets"]+c["tx_drops"]+c["tap_kernel_dropped"], "%s: frames from the host", p)
+		posted += c["tx_packets"]
+	}
+	d := r.stats.Device
+	assert.Equal(t, posted, d["tx_posted"]+d["tx_iq_full"], "frames of the ports in the input queue")
+}
+
 // books follows every frame from kernel to kernel and returns what was read. The
 // card's own sums are the model's: CheckConservation.
 func (l *lab) books() reading {
@@ -331,20 +349,14 @@ func (l *lab) books() reading {
 	r := l.rest()
 	assert.Empty(t, l.card.Reports(), "misuse of the card")
 	assert.NoError(t, l.card.CheckConservation())
-	assert.NoError(t, r.stats.Sums.Check())
-	var posted uint64
+	l.hostBooks(&r)
 	for _, p := range board.All() {
-		port, _ := r.stats.Port(p.Name)
 		wire, _ := r.stats.Wire(p.Name)
-		c, w, host, far := port.Counters, wire.Counters, r.host[p.Name].Stats, r.far[p.Label].Stats
+		w, far := wire.Counters, r.far[p.Label].Stats
 		assert.Equal(t, far.TXPackets+l.injected[p.Index], w["in"], "%s: frames from the far side", p)
-		assert.Equal(t, c["rx_packets"], host.RXPackets, "%s: frames received by the host", p)
-		assert.Equal(t, host.TXPackets+host.TXDropped, c["tx_packets"]+c["tx_drops"]+c["tap_kernel_dropped"], "%s: frames from the host", p)
 		assert.Equal(t, w["out"]-w["out_refused"], far.RXPackets, "%s: frames received by the far side", p)
-		posted += c["tx_packets"]
 	}
 	d := r.stats.Device
-	assert.Equal(t, posted, d["tx_posted"]+d["tx_iq_full"], "frames of the ports in the input queue")
 	assert.Equal(t, d["tx_posted"], r.card[msg.CntRXKN], "frames posted, frames seen by the card")
 	assert.Equal(t, r.card[msg.CntTXKN], d["rx_done"]+l.ringFull(), "packets for the host")
 	var messages uint64

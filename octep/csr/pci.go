@@ -14,6 +14,10 @@ const (
 	CfgClass    = 0x09 // 24 bits: interface, subclass, base class
 	CfgBAR0     = 0x10 // three BARs of 64 bits at 0x10, 0x18 and 0x20
 
+	CfgPCIe   = 0x70 // 8 bits: id of the PCI Express capability (endpoint.md 1)
+	CfgDevCtl = 0x78 // 16 bits: device control, in that capability
+
+	CfgPCIeID     = 0x10   // what CfgPCIe reads
 	CfgVendorNone = 0xffff // what CfgVendor reads when nothing answers
 )
 
@@ -22,6 +26,10 @@ const (
 	CfgCommandMemory    = 1 << 1 // the BARs decode
 	CfgCommandBusMaster = 1 << 2 // the card may reach host memory
 )
+
+// CfgDevCtlReset is the bit of CfgDevCtl that asks for a function level reset. Nobody
+// sets it (endpoint.md 17.1).
+const CfgDevCtlReset = 1 << 15
 
 // BAR4Size is the size of the third BAR, which nobody uses. BAR0Size and
 // BAR2Size are with what lies in them.

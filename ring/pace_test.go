@@ -154,7 +154,7 @@ func (m moving) Alloc(name string, size, align int) (*dma.Region, error) {
 func TestProgramRefusesMemoryThatMoved(t *testing.T) {
 	for _, which := range []string{"records", "oq7 buffers", "iq0 slots from 224"} {
 		t.Run(which, func(t *testing.T) {
-			regs := &handRegs{}
+			regs := &handRegs{other: map[uint32]uint64{}}
 			r, err := New(Config{BAR0: regs, DMA: moving{dma.NewInProcess(nowhere{}, 0), which}, Clock: &handClock{}, Sink: &keep{}})
 			require.NoError(t, err)
 			require.ErrorIs(t, r.Program(context.Background()), dma.ErrMoved)

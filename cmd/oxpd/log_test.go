@@ -85,6 +85,7 @@ func TestLogAtTheEnd(t *testing.T) {
 		_, err := l.Write([]byte("late\n"))
 		require.NoError(t, err)
 		assert.NotContains(t, out.String(), "late")
+		assert.Empty(t, l.queue, "nor kept: nobody will write it")
 	})
 	t.Run("nobody reads", func(t *testing.T) {
 		out := &stalled{inside: make(chan struct{}, 1), goOn: make(chan struct{})}

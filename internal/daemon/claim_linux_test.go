@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -85,10 +86,10 @@ func TestClaimPorts(t *testing.T) {
 		file, err := os.Open(exe) // its directory is root's
 		require.NoError(t, err)
 		defer file.Close()
-		cmd := exec.Command("/proc/self/fd/3", "-test.run=^TestSquatter$")
+		cmd := exec.Command("/proc/self/fd/3")
 		cmd.ExtraFiles = []*os.File{file}
 		cmd.Dir = "/"
-		cmd.Env = append(os.Environ(), "OXPD_SQUAT=1")
+		cmd.Env = append(os.Environ(), asSquatter+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		in, err := cmd.StdinPipe()
 		require.NoError(t, err)
@@ -122,16 +123,29 @@ func squat(t *testing.T, ns *sys.NetNS, backlog int) {
 	}))
 }
 
-// TestSquatter is not a test: it is the process of somebody without privileges.
-func TestSquatter(t *testing.T) {
-	if os.Getenv("OXPD_SQUAT") == "" {
-		t.Skip("a part of TestClaimPorts")
+// asSquatter makes this test binary the process of somebody without privileges.
+const asSquatter = "OXPD_TEST_SQUATTER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asSquatter) == "" {
+		os.Exit(m.Run())
 	}
+	if err := squatter(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// squatter has the name until its parent ends.
+func squatter() error {
 	l, err := net.Listen("unix", claimName)
-	require.NoError(t, err)
+	if err != nil {
+		return err
+	}
 	defer l.Close()
 	_, _ = os.Stdout.WriteString("!")
 	_, _ = os.Stdin.Read(make([]byte, 1)) // until its parent ends
+	return nil
 }
 
 // A second daemon with another socket in one namespace ends before it has opened

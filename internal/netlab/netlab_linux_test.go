@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/netip"
 	"os"
@@ -502,10 +503,15 @@ func contains(list []string, s string) bool {
 func ExampleNS() {
 	n, err := New()
 	if err != nil {
-		fmt.Println("needs root:", err)
+		log.Println("needs root:", err)
 		return
 	}
 	defer n.Close()
-	rtt, err := n.Ping(context.Background(), netip.MustParseAddr("127.0.0.1"), 56, time.Second)
-	fmt.Println(rtt, err)
+	rtt, err := n.Ping(context.Background(), netip.MustParseAddr("127.0.0.1"), 56, 10*time.Second)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	log.Println("answered after", rtt)
+	// Output:
 }

@@ -102,8 +102,8 @@ func (d *Daemon) keepChannel(ctx context.Context) error {
 			return err
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && err.Error() != refused:
-			refused = err.Error()
+		case err != nil && reason(err.Error()) != refused:
+			refused = reason(err.Error())
 			d.log.Warn("rpc channel stays closed", "err", err)
 		case opened:
 			refused = ""

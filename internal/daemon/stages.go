@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"regexp"
 	"sync"
 	"time"
 
@@ -99,12 +100,18 @@ func (t *tracker) await(s stage, awaiting string) {
 // refused notes why the last attempt of a stage that tries again did not do.
 func (t *tracker) refused(s stage, err error) {
 	t.mu.Lock()
-	again := t.stages[s].Error == err.Error()
+	again := reason(t.stages[s].Error) == reason(err.Error())
 	t.stages[s].Error = err.Error()
 	t.mu.Unlock()
 	if !again {
 		t.log.Warn("stage is tried again", "stage", s.String(), "err", err)
 	}
+}
+
+// reason is the text of an error without the times in it: how long was waited
+// differs with each try, and is no news.
+func reason(text string) string {
+	return regexp.MustCompile(`\d+(\.\d+)?(h|ms|m|s|µs|ns)`).ReplaceAllString(text, "")
 }
 
 // done ends a stage; detail is what it found.

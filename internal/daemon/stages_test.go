@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/ring"
+	"oxpd/rpc"
 )
 
 func TestStages(t *testing.T) {
@@ -37,6 +40,34 @@ func TestStages(t *testing.T) {
 	assert.Empty(t, tr.overdue(), "not every stage has a limit")
 	tr.fail(stagePorts, errors.New("gone"))
 	assert.Equal(t, client.StageFailed, tr.snapshot()[stagePorts].State)
+}
+
+// A stage that is tried again for hours says so once a reason.
+func TestRefusalsOfAStage(t *testing.T) {
+	late := func(waited time.Duration) error {
+		return fmt.Errorf("open: %w", &rpc.TimeoutError{What: "configuration", Waited: waited, Config: 0x2d7d3ab00})
+	}
+	for _, tc := range []struct {
+		name   string
+		errs   []error
+		logged int
+	}{
+		{"the same", []error{errors.New("not yet"), errors.New("not yet")}, 1},
+		{"waited for otherwise", []error{late(3000775176), late(3 * time.Second), late(61500 * time.Millisecond), late(950)}, 1},
+		{"another reason", []error{late(3 * time.Second), rpc.ErrPending, late(3 * time.Second)}, 3},
+		{"another number", []error{errors.New("status 1"), errors.New("status 2")}, 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			log := &syncBuffer{}
+			tr := newTracker(&leapClock{}, slog.New(slog.NewTextHandler(log, nil)))
+			tr.begin(stageRPC, "the rpc facility")
+			for _, err := range tc.errs {
+				tr.refused(stageRPC, err)
+				assert.Equal(t, err.Error(), tr.snapshot()[stageRPC].Error, "as it was last")
+			}
+			assert.Equal(t, tc.logged, strings.Count(log.String(), "stage is tried again"))
+		})
+	}
 }
 
 func TestFanoutVerdict(t *testing.T) {

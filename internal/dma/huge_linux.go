@@ -18,6 +18,15 @@ func (h *Huge) path() string { return filepath.Join(h.o.Dir, h.o.Name) }
 // Reclaim gives back the memory that an earlier process left, if there is any. The
 // caller knows that the card cannot reach it any more.
 func (h *Huge) Reclaim() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.out) > 0 {
+		return errors.New("dma: reclaim memory: regions of it are in use")
+	}
+	h.left = false
+	if h.file != nil {
+		return h.endIfUnused()
+	}
 	if h.o.Dir == "" {
 		return nil
 	}
@@ -27,20 +36,76 @@ func (h *Huge) Reclaim() error {
 	return nil
 }
 
+// mount checks where the file lies and returns the size of its pages.
+func (h *Huge) mount() (pageBytes int, err error) {
+	var st unix.Statfs_t
+	if h.o.Dir == "" {
+		return 0, &HugeError{"", ErrNoHugetlbfs, MountCommand}
+	}
+	if err := unix.Statfs(h.o.Dir, &st); err != nil {
+		return 0, &HugeError{h.o.Dir, err, MountCommand}
+	}
+	if int64(st.Type) != unix.HUGETLBFS_MAGIC {
+		return 0, &HugeError{h.o.Dir, ErrNoHugetlbfs, MountCommand}
+	}
+	return int(st.Bsize), nil
+}
+
+// reopen goes on with the file of an earlier process. Held: h.mu.
+func (h *Huge) reopen() (err error) {
+	page, err := h.mount()
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(h.path(), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrNotHeld
+	}
+	if err != nil {
+		return &HugeError{h.path(), err, ""}
+	}
+	h.file, h.pack, h.left = f, packer{page: page}, true
+	defer func() {
+		if err != nil {
+			err = errors.Join(&HugeError{h.path(), err, "reboot the coprocessor, by a reboot of the host; the next start then takes the memory back"}, h.forget())
+		}
+	}()
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if fi.Size() == 0 || fi.Size()%int64(page) != 0 {
+		return fmt.Errorf("%w: %d bytes in pages of %d", ErrKept, fi.Size(), page)
+	}
+	for at := int64(0); at < fi.Size(); at += int64(page) {
+		p, err := mapHuge(f, at, page)
+		if err != nil {
+			return err
+		}
+		h.pages = append(h.pages, p)
+	}
+	return h.judge()
+}
+
+// forget unmaps the pages and closes the file, and leaves it where it is. Held: h.mu.
+func (h *Huge) forget() error {
+	var errs []error
+	for _, p := range h.pages {
+		errs = append(errs, unix.Munmap(p.mem))
+	}
+	errs = append(errs, h.file.Close())
+	h.pages, h.file, h.pack, h.left = nil, nil, packer{}, false
+	return errors.Join(errs...)
+}
+
 // open makes the file. Held: h.mu.
 func (h *Huge) open() error {
 	if h.file != nil {
 		return nil
 	}
-	var st unix.Statfs_t
-	if h.o.Dir == "" {
-		return &HugeError{"", ErrNoHugetlbfs, MountCommand}
-	}
-	if err := unix.Statfs(h.o.Dir, &st); err != nil {
-		return &HugeError{h.o.Dir, err, MountCommand}
-	}
-	if int64(st.Type) != unix.HUGETLBFS_MAGIC {
-		return &HugeError{h.o.Dir, ErrNoHugetlbfs, MountCommand}
+	page, err := h.mount()
+	if err != nil {
+		return err
 	}
 	f, err := os.OpenFile(h.path(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
@@ -51,7 +116,7 @@ func (h *Huge) open() error {
 	case err != nil:
 		return &HugeError{h.o.Dir, err, ""}
 	}
-	h.file, h.pack = f, packer{page: int(st.Bsize)}
+	h.file, h.pack = f, packer{page: page}
 	return nil
 }
 
@@ -67,16 +132,27 @@ func (h *Huge) addPage() (p hugePage, err error) {
 	if err := unix.Fallocate(fd, 0, at, int64(size)); err != nil {
 		return p, h.short(os.NewSyscallError("fallocate", err))
 	}
-	mem, err := unix.Mmap(fd, at, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	p, err = mapHuge(h.file, at, size)
+	var explained *HugeError
+	if err != nil && !errors.As(err, &explained) {
+		err = h.short(err)
+	}
+	return p, err
+}
+
+// mapHuge maps and locks a page of a file, and asks where it lies.
+func mapHuge(f *os.File, at int64, size int) (hugePage, error) {
+	mem, err := unix.Mmap(int(f.Fd()), at, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
-		return p, h.short(os.NewSyscallError("mmap", err))
+		return hugePage{}, os.NewSyscallError("mmap", err)
 	}
 	if err := unix.Mlock(mem); err != nil {
-		return p, errors.Join(&HugeError{h.o.Dir, os.NewSyscallError("mlock", err), "run it as root, or raise its limit of locked memory (ulimit -l)"}, unix.Munmap(mem))
+		err = &HugeError{f.Name(), os.NewSyscallError("mlock", err), "run it as root, or raise its limit of locked memory (ulimit -l)"}
+		return hugePage{}, errors.Join(err, unix.Munmap(mem))
 	}
 	bus, err := physical(mem)
 	if err != nil {
-		return p, errors.Join(&HugeError{h.o.Dir, err, "run it as root (sudo), outside of a user namespace"}, unix.Munmap(mem))
+		return hugePage{}, errors.Join(&HugeError{f.Name(), err, "run it as root (sudo), outside of a user namespace"}, unix.Munmap(mem))
 	}
 	return hugePage{mem, bus}, nil
 }
@@ -100,18 +176,13 @@ func count(path string) int {
 	return n
 }
 
-// endIfUnused removes file and pages when nobody has a region. Held: h.mu.
+// endIfUnused removes file and pages when nobody has a region, unless an earlier
+// process left them: the card may know regions that nobody has asked for. Held: h.mu.
 func (h *Huge) endIfUnused() error {
-	if len(h.out) > 0 || h.file == nil {
+	if len(h.out) > 0 || h.file == nil || h.left {
 		return nil
 	}
-	var errs []error
-	for _, p := range h.pages {
-		errs = append(errs, unix.Munmap(p.mem))
-	}
-	errs = append(errs, os.Remove(h.path()), h.file.Close())
-	h.pages, h.file, h.pack = nil, nil, packer{}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(os.Remove(h.path()), h.forget()); err != nil {
 		return fmt.Errorf("dma: release hugepages: %w", err)
 	}
 	return nil

@@ -13,7 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const poolPath = "/proc/sys/vm/nr_hugepages"
+const (
+	poolPath = "/proc/sys/vm/nr_hugepages"
+	sizePath = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+)
+
+// newHuge is a provider whose pages are unmapped at the end of the test, as at that of
+// a process.
+func newHuge(t *testing.T, o HugeOptions) *Huge {
+	h := NewHuge(o)
+	t.Cleanup(func() { unmapAll(t, h.pages) })
+	return h
+}
+
+func unmapAll(t *testing.T, pages []hugePage) {
+	for _, p := range pages {
+		assert.NoError(t, unix.Munmap(p.mem))
+	}
+}
 
 // hugetlbfs mounts one for the test, and sees to it that the machine has n free pages
 // of 2 MiB while it runs.
@@ -28,11 +45,11 @@ func hugetlbfs(t *testing.T, n int) (dir string) {
 	t.Cleanup(func() { assert.NoError(t, pool.Close()) })
 	require.NoError(t, unix.Flock(int(pool.Fd()), unix.LOCK_EX))
 	before := count(poolPath)
-	free := count("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+	free, surplus := count(sizePath+"free_hugepages"), count(sizePath+"surplus_hugepages")
 	set := func(pages int) { require.NoError(t, os.WriteFile(poolPath, []byte(strconv.Itoa(pages)), 0)) }
-	set(before + max(n-free, 0))
+	set(before + surplus + max(n-free, 0))
 	t.Cleanup(func() { set(before) })
-	if count("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") < n {
+	if count(sizePath+"free_hugepages") < n {
 		t.Skip("the machine has no hugepages of 2 MiB")
 	}
 	dir = t.TempDir()
@@ -57,7 +74,7 @@ func frame(t *testing.T, b []byte) BusAddr {
 
 func TestHuge(t *testing.T) {
 	dir := hugetlbfs(t, 4)
-	h := NewHuge(HugeOptions{Dir: dir, Name: "oxpd-test", Pages: 3})
+	h := newHuge(t, HugeOptions{Dir: dir, Name: "oxpd-test", Pages: 3})
 	assert.True(t, h.Keeps())
 	var regions []*Region
 	for _, n := range []Need{{1152, 4096}, {1024 * 1664, 4096}, {32 * 9344, 4096}, {1024 * 1664, 4096}, {4096, 4096}, {2 << 20, 2 << 20}, {100, 64}} {
@@ -108,15 +125,16 @@ func TestHuge(t *testing.T) {
 func TestHugeKeepsMemory(t *testing.T) {
 	dir := hugetlbfs(t, 2)
 	o := HugeOptions{Dir: dir, Name: "oxpd-test", Pages: 1}
-	first := NewHuge(o)
+	first := newHuge(t, o)
 	r, err := first.Alloc("ring", 4096, 64)
 	require.NoError(t, err)
 	mem, _ := r.At(0, 4096)
 	mem[0] = 0x5a
+	page := first.pages[0].mem
 	require.NoError(t, first.Close())
 	require.NoError(t, first.Close(), "twice")
 
-	next := NewHuge(o)
+	next := newHuge(t, o)
 	_, err = next.Alloc("ring", 4096, 64)
 	require.ErrorIs(t, err, ErrLeft)
 	var he *HugeError
@@ -131,13 +149,13 @@ func TestHugeKeepsMemory(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEqual(t, r.Bus(), fresh.Bus(), "the first process still has it mapped")
 	require.NoError(t, next.Free(fresh))
-	require.NoError(t, unix.Munmap(first.pages[0].mem))
+	require.NoError(t, unix.Munmap(page))
 }
 
 func TestHugeThatCannotBeHad(t *testing.T) {
 	dir := hugetlbfs(t, 1)
-	pages := count("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
-	free := count("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+	pages := count(sizePath + "nr_hugepages")
+	free := count(sizePath + "free_hugepages")
 	const more = 3
 	for _, tt := range []struct {
 		name string
@@ -153,7 +171,7 @@ func TestHugeThatCannotBeHad(t *testing.T) {
 			"sysctl -w vm.nr_hugepages=" + strconv.Itoa(pages+more)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := NewHuge(tt.o)
+			h := newHuge(t, tt.o)
 			var err error
 			for range free + 1 { // the last one is one too many
 				if _, err = h.Alloc("r", 2<<20, 64); err != nil {
@@ -174,6 +192,130 @@ func TestHugeThatCannotBeHad(t *testing.T) {
 	}
 }
 
+// later is what a process that has ended leaves to the next one.
+func later(t *testing.T, h *Huge) *Huge {
+	t.Helper()
+	pages := h.pages
+	t.Cleanup(func() { unmapAll(t, pages) })
+	require.NoError(t, h.Close())
+	return newHuge(t, h.o)
+}
+
+func TestHugeMemoryIsFoundByName(t *testing.T) {
+	dir := hugetlbfs(t, 4)
+	first := newHuge(t, HugeOptions{Dir: dir, Name: "x", Pages: 3})
+	_, err := first.Held("records", 64, 64)
+	require.ErrorIs(t, err, ErrNotHeld, "there is no file")
+	want := map[string]*Region{}
+	for name, n := range map[string]Need{"records": {1152, 4096}, "buffers": {1024 * 1664, 4096}, "more buffers": {1024 * 1664, 4096}, "list": {16384, 4096}} {
+		r, err := first.Alloc(name, n.Size, n.Align)
+		require.NoError(t, err)
+		mem, _ := r.At(0, n.Size)
+		copy(mem[n.Size-16:], name)
+		want[name] = r
+	}
+	freed, err := first.Alloc("rpc command", 4096, 4096)
+	require.NoError(t, err)
+	require.NoError(t, first.Free(freed))
+	_, err = first.Held("records", 1152, 4096)
+	require.ErrorIs(t, err, ErrNotHeld, "its own are no earlier process's")
+
+	next := later(t, first)
+	var h Holder = Limit(next, 64).(Holder)
+	for _, n := range []struct {
+		name        string
+		size, align int
+	}{{"other", 64, 64}, {"list", 16385, 4096}, {"list", 16384, 1 << 40}, {"list", 16384, 0}, {"rpc command", 4096, 4096}, {"", 4096, 4096}} {
+		_, err := h.Held(n.name, n.size, n.align)
+		require.ErrorIs(t, err, ErrNotHeld, "%v", n)
+	}
+	for name, was := range want {
+		r, err := h.Held(name, was.Size(), 4096)
+		require.NoError(t, err)
+		assert.Equal(t, was.Bus(), r.Bus())
+		require.NoError(t, r.Check())
+		mem, _ := r.At(0, r.Size())
+		assert.Equal(t, name, string(mem[r.Size()-16:][:len(name)]), "what lay in it")
+		assert.Equal(t, r.Bus(), frame(t, mem))
+		_, err = h.Held(name, was.Size(), 4096)
+		require.ErrorIs(t, err, ErrNotHeld, "it was given")
+	}
+	require.ErrorContains(t, next.Reclaim(), "in use")
+	more, err := next.Alloc("rpc command", 4096, 4096)
+	require.NoError(t, err)
+	for _, r := range want {
+		assert.True(t, more.Bus()+4096 <= r.Bus() || r.Bus()+BusAddr(r.Size()) <= more.Bus(), "beside all of them")
+	}
+	require.NoError(t, next.Free(more))
+
+	third := later(t, next)
+	r, err := third.Held("records", 1152, 4096)
+	require.NoError(t, err)
+	require.NoError(t, third.Free(r))
+	assert.FileExists(t, filepath.Join(dir, "x"), "the card may know the others")
+	require.NoError(t, third.Reclaim())
+	assert.NoFileExists(t, filepath.Join(dir, "x"))
+}
+
+// A region that cannot be had in the file of an earlier process takes nothing with it.
+func TestHugeShortInAFileThatWasLeft(t *testing.T) {
+	dir := hugetlbfs(t, 1)
+	first := newHuge(t, HugeOptions{Dir: dir, Name: "x"})
+	_, err := first.Alloc("ring", 4096, 64)
+	require.NoError(t, err)
+	next := later(t, first)
+	_, err = next.Held("other", 64, 64)
+	require.ErrorIs(t, err, ErrNotHeld)
+	for range 2 + count(sizePath+"free_hugepages") {
+		if _, err = next.Alloc("large", 2<<20, 64); err != nil {
+			break
+		}
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+	_, err = next.Held("ring", 4096, 64)
+	require.NoError(t, err)
+	assert.FileExists(t, filepath.Join(dir, "x"))
+}
+
+func TestHugeRefusesADamagedFile(t *testing.T) {
+	le := binary.LittleEndian
+	entry := func(b []byte) []byte { return b[keptHead:] }
+	for _, tt := range []struct {
+		name   string
+		damage func(b []byte)
+		is     error
+	}{
+		{"not its table", func(b []byte) { b[0]++ }, ErrKept},
+		{"more regions than fit", func(b []byte) { le.PutUint64(b[keptCount:], ^uint64(0)) }, ErrKept},
+		{"a region that is not there", func(b []byte) { le.PutUint64(b[keptCount:], 2) }, ErrKept},
+		{"a region over the table", func(b []byte) { le.PutUint64(entry(b)[keptOffset:], 4096) }, ErrKept},
+		{"a region behind the end", func(b []byte) { le.PutUint64(entry(b)[keptOffset:], 4<<20) }, ErrKept},
+		{"a region across two pages", func(b []byte) { le.PutUint64(entry(b)[keptOffset:], 2<<20-64) }, ErrKept},
+		{"a region before the beginning", func(b []byte) { le.PutUint64(entry(b)[keptOffset:], 1<<63) }, ErrKept},
+		{"of no size", func(b []byte) { le.PutUint64(entry(b)[keptSize:], 0) }, ErrKept},
+		{"of a size that wraps", func(b []byte) { le.PutUint64(entry(b)[keptSize:], 1<<63-1) }, ErrKept},
+		{"memory that lies elsewhere now", func(b []byte) { le.PutUint64(entry(b)[keptBus:], 0x1_8000_0000) }, ErrMoved},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := hugetlbfs(t, 2)
+			first := newHuge(t, HugeOptions{Dir: dir, Name: "x"})
+			_, err := first.Alloc("ring", 4096, 64)
+			require.NoError(t, err)
+			tt.damage(first.pages[0].mem)
+			next := later(t, first)
+			_, err = next.Held("ring", 4096, 64)
+			require.ErrorIs(t, err, tt.is)
+			var he *HugeError
+			require.ErrorAs(t, err, &he)
+			assert.Contains(t, he.Hint(), "reboot the coprocessor")
+			assert.FileExists(t, filepath.Join(dir, "x"), "it is left where it is")
+			_, err = next.Alloc("ring", 4096, 64)
+			require.ErrorIs(t, err, ErrLeft)
+			require.NoError(t, next.Reclaim())
+		})
+	}
+}
+
 // A process without CAP_SYS_ADMIN sees frame number 0 for every page: it is refused,
 // and gives no such address to anybody.
 func TestHugeWithoutTheCapability(t *testing.T) {
@@ -185,7 +327,7 @@ func TestHugeWithoutTheCapability(t *testing.T) {
 	less := caps
 	less[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
 	require.NoError(t, unix.Capset(&hdr, &less[0]))
-	h := NewHuge(HugeOptions{Dir: dir, Name: "x"})
+	h := newHuge(t, HugeOptions{Dir: dir, Name: "x"})
 	_, err := h.Alloc("r", 4096, 64)
 	require.NoError(t, unix.Capset(&hdr, &caps[0]))
 	require.ErrorIs(t, err, ErrHidden)
@@ -198,10 +340,10 @@ func TestHugeWithoutTheCapability(t *testing.T) {
 // Pages that moved between the allocation and the moment at which the card is told.
 func TestHugeThatMoved(t *testing.T) {
 	dir := hugetlbfs(t, 2)
-	h := NewHuge(HugeOptions{Dir: dir, Name: "x"})
+	h := newHuge(t, HugeOptions{Dir: dir, Name: "x"})
 	r, err := h.Alloc("oq3 list", 4096, 64)
 	require.NoError(t, err)
-	other := NewHuge(HugeOptions{Dir: dir, Name: "y"})
+	other := newHuge(t, HugeOptions{Dir: dir, Name: "y"})
 	o, err := other.Alloc("o", 4096, 64)
 	require.NoError(t, err)
 	mem := h.pages[0].mem
@@ -224,7 +366,7 @@ func moveTo(t *testing.T, mem []byte, f *os.File) {
 
 func TestLimitOnHuge(t *testing.T) {
 	dir := hugetlbfs(t, 1)
-	l := Limit(NewHuge(HugeOptions{Dir: dir, Name: "x"}), 20)
+	l := Limit(newHuge(t, HugeOptions{Dir: dir, Name: "x"}), 20)
 	_, err := l.Alloc("r", 4096, 64)
 	var e *WidthError
 	require.ErrorAs(t, err, &e)

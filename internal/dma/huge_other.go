@@ -8,6 +8,7 @@ import "errors"
 func (h *Huge) Reclaim() error { return nil }
 
 func (h *Huge) open() error                { return errors.ErrUnsupported }
+func (h *Huge) reopen() error              { return errors.ErrUnsupported }
 func (h *Huge) addPage() (hugePage, error) { return hugePage{}, errors.ErrUnsupported }
 func (h *Huge) endIfUnused() error         { return nil }
 

@@ -1,7 +1,6 @@
 package dma
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -28,40 +27,16 @@ type FileMapper interface {
 type Kept struct {
 	chosen
 	fd    int
-	table []byte
+	table regionTable
 	end   int64 // of the file
 	taken map[int]bool
 	keeps atomic.Bool
 }
 
-// Layout of the table, little-endian: a head, then an entry for each region.
 const (
-	keptMagic    = 0 // u64
-	keptCount    = 8 // u64, entries that are whole
-	keptHead     = keptEntry
-	keptName     = 0 // padded with zeros; all zeros: it was freed
-	keptNameSize = 40
-	keptOffset   = 40 // u64, in the file
-	keptSize     = 48 // u64, bytes
-	keptBus      = 56 // u64
-	keptEntry    = 64
-	keptTable    = 256 << 10
-	keptMost     = keptTable/keptEntry - 1
-
+	keptTable   = 256 << 10        // bytes
 	magicOfKept = 0x31746b6470786f // "oxpdkt1"
 )
-
-// ErrKept says that a file is none of a Kept provider, or damaged.
-var ErrKept = errors.New("not a file of kept memory")
-
-// keptRegion is an entry of the table.
-type keptRegion struct {
-	name      string
-	off, size int64
-	bus       uint64
-}
-
-func (r keptRegion) pages() int64 { return (r.size + pageSize - 1) &^ (pageSize - 1) }
 
 // NewKept makes an empty file, for a device that knows no memory yet.
 func NewKept(dev FileMapper) (*Kept, error) {
@@ -71,7 +46,7 @@ func NewKept(dev FileMapper) (*Kept, error) {
 	}
 	k := newKept(dev, fd, table)
 	k.end = keptTable
-	Store64(k.table[keptMagic:], magicOfKept)
+	k.table.begin(magicOfKept)
 	return k, nil
 }
 
@@ -103,7 +78,7 @@ func newKept(dev FileMapper, fd int, table []byte) *Kept {
 		forget: func(bus uint64, size int) error {
 			err := dev.UnmapFile(bus, size)
 			if err == nil {
-				k.strike(bus)
+				k.table.strike(bus)
 			}
 			return err
 		},
@@ -113,11 +88,8 @@ func newKept(dev FileMapper, fd int, table []byte) *Kept {
 
 // grow adds pages to the file for a region. Held: k.mu.
 func (k *Kept) grow(name string, size int) ([]byte, error) {
-	if name == "" || len(name) > keptNameSize {
-		return nil, fmt.Errorf("a name of %d bytes, room for %d", len(name), keptNameSize)
-	}
-	if k.count() == keptMost {
-		return nil, fmt.Errorf("the table has %d regions, and no room", keptMost)
+	if err := k.table.room(name); err != nil {
+		return nil, err
 	}
 	mem, err := growKeptFile(k.fd, k.end, size)
 	if err == nil {
@@ -128,22 +100,13 @@ func (k *Kept) grow(name string, size int) ([]byte, error) {
 
 // tell lists a region and then maps it for the device. Held: k.mu.
 func (k *Kept) tell(dev FileMapper, r keptRegion) error {
-	n := k.count()
-	k.append(r)
+	n := k.table.count()
+	k.table.append(r)
 	err := dev.MapFile(r.bus, int(r.size), k.fd, r.off)
 	if err != nil {
 		Store64(k.table[keptCount:], uint64(n)) // nobody has it
 	}
 	return err
-}
-
-// strike takes the name off a region that the device has forgotten. Held: k.mu.
-func (k *Kept) strike(bus uint64) {
-	for i := range k.count() {
-		if k.entry(i).bus == bus {
-			clear(k.table[keptHead+i*keptEntry:][keptName:keptNameSize])
-		}
-	}
 }
 
 // File is the descriptor of the file, which stays the provider's.
@@ -159,8 +122,8 @@ func (k *Kept) Keeps() bool { return k.keeps.Load() }
 func (k *Kept) Held(name string, size, align int) (*Region, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for i := range k.count() {
-		e := k.entry(i)
+	for i := range k.table.count() {
+		e := k.table.entry(i)
 		if e.name != name || k.taken[i] || size <= 0 || e.size != (keptRegion{size: int64(size)}).pages() || align <= 0 || e.bus%uint64(align) != 0 {
 			continue
 		}
@@ -189,43 +152,14 @@ func (k *Kept) Close() error {
 	return errors.Join(unmapPages(table), closeKeptFile(k.fd))
 }
 
-func (k *Kept) count() int { return int(Load64(k.table[keptCount:])) }
-
-func (k *Kept) entry(i int) keptRegion {
-	e := k.table[keptHead+i*keptEntry:]
-	name := e[keptName:keptNameSize]
-	n := 0
-	for n < len(name) && name[n] != 0 {
-		n++
-	}
-	le := binary.LittleEndian
-	return keptRegion{string(name[:n]), int64(le.Uint64(e[keptOffset:])), int64(le.Uint64(e[keptSize:])), le.Uint64(e[keptBus:])}
-}
-
-// append writes an entry, and then counts it.
-func (k *Kept) append(r keptRegion) {
-	i := k.count()
-	e := k.table[keptHead+i*keptEntry:]
-	clear(e[keptName:keptNameSize])
-	copy(e[keptName:keptNameSize], r.name)
-	le := binary.LittleEndian
-	le.PutUint64(e[keptOffset:], uint64(r.off))
-	le.PutUint64(e[keptSize:], uint64(r.size))
-	le.PutUint64(e[keptBus:], r.bus)
-	Store64(k.table[keptCount:], uint64(i+1))
-}
-
 // check judges what an earlier process left, and puts the next address behind it all.
 func (k *Kept) check() error {
-	if Load64(k.table[keptMagic:]) != magicOfKept {
-		return fmt.Errorf("%w: it begins with %#x", ErrKept, Load64(k.table[keptMagic:]))
-	}
-	if n := Load64(k.table[keptCount:]); n > keptMost {
-		return fmt.Errorf("%w: %d regions", ErrKept, n)
+	if err := k.table.check(magicOfKept); err != nil {
+		return err
 	}
 	at := int64(keptTable)
-	for i := range k.count() {
-		e := k.entry(i)
+	for i := range k.table.count() {
+		e := k.table.entry(i)
 		switch {
 		case e.size <= 0 || e.size%pageSize != 0 || e.off < at || e.off%pageSize != 0 || e.size > k.end-e.off:
 			return fmt.Errorf("%w: region %q of %d bytes at %d in a file of %d", ErrKept, e.name, e.size, e.off, k.end)

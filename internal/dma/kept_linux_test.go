@@ -157,7 +157,7 @@ func TestKeptAddressesAreNotUsedTwice(t *testing.T) {
 	d.refuse = nil
 	first, err := k.Alloc("first", 4096, 64)
 	require.NoError(t, err)
-	k.append(keptRegion{"never told", k.end - pageSize, pageSize, uint64(first.Bus()) + 2<<20})
+	k.table.append(keptRegion{"never told", k.end - pageSize, pageSize, uint64(first.Bus()) + 2<<20})
 	k.table[keptHead+1*keptEntry+keptOffset+1] += 0x10 // behind the one before
 	require.NoError(t, unix.Ftruncate(k.File(), k.end+pageSize))
 	later, err := OpenKept(d, nextProcess(t, k))
@@ -175,9 +175,9 @@ func TestKeptTableIsBounded(t *testing.T) {
 	d := &far{maps: map[uint64][]byte{}}
 	k, err := NewKept(d)
 	require.NoError(t, err)
-	Store64(k.table[keptCount:], keptMost)
+	Store64(k.table[keptCount:], uint64(k.table.most()))
 	_, err = k.Alloc("one more", 64, 64)
-	assert.ErrorContains(t, err, fmt.Sprintf("has %d regions", keptMost))
+	assert.ErrorContains(t, err, fmt.Sprintf("has %d regions", uint64(k.table.most())))
 }
 
 func TestOpenKeptRefuses(t *testing.T) {

@@ -34,7 +34,11 @@ func (p *packer) take(page, off, size int) {
 // this order. A need that is larger than a page is counted as the pages that it would
 // fill, though no provider of this package gives it in one piece.
 func Pages(needs []Need, pageBytes int) int {
+	if len(needs) == 0 {
+		return 0
+	}
 	p, more := packer{page: pageBytes}, 0
+	p.take(0, 0, hugeTable)
 	for _, n := range needs {
 		if n.Size > pageBytes {
 			more += (n.Size + pageBytes - 1) / pageBytes

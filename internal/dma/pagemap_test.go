@@ -86,13 +86,13 @@ func TestPages(t *testing.T) {
 		want  int
 	}{
 		{"nothing", nil, 0},
-		{"one byte", []Need{{1, 64}}, 1},
-		{"a whole page", []Need{{page, 4096}}, 1},
-		{"two halves", []Need{{page / 2, 64}, {page / 2, 64}}, 1},
-		{"two halves and a byte", []Need{{page / 2, 64}, {page / 2, 64}, {1, 64}}, 2},
-		{"a hole that a later one fits", []Need{{page / 2, 64}, {page, 64}, {page / 2, 64}}, 2},
-		{"a hole that alignment takes away", []Need{{64, 64}, {page / 2, page / 2}, {64, 64}, {page / 2, page / 2}}, 2},
-		{"larger than a page", []Need{{2*page + 1, 64}}, 3},
+		{"one byte, beside the table", []Need{{1, 64}}, 1},
+		{"what the table leaves of a page", []Need{{page - 65536, 64}}, 1},
+		{"a byte more", []Need{{page - 65535, 64}}, 2},
+		{"two halves", []Need{{page / 2, 64}, {page / 2, 64}}, 2},
+		{"a hole that a later one fits", []Need{{page, 64}, {page / 2, 64}}, 2},
+		{"a hole that alignment takes away", []Need{{64, 64}, {page / 2, page / 2}, {64, 64}, {page - 65536 - 64, 64}}, 2},
+		{"larger than a page", []Need{{1, 64}, {2*page + 1, 64}}, 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) { assert.Equal(t, tt.want, Pages(tt.needs, page)) })
 	}

@@ -8,6 +8,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// space is config space of the card with 4,096 bytes: power management at 0x40, PCI
+// Express at 0x70 (endpoint.md 1), MSI-X of 80 vectors at 0xb0; SR-IOV and a vendor's
+// capability behind.
+func space(edit func(b []byte)) []byte {
+	b := make([]byte, 4096)
+	le := binary.LittleEndian
+	le.PutUint16(b[0:], 0x177d)
+	le.PutUint16(b[2:], 0xa300)
+	le.PutUint16(b[4:], 0x0006)
+	le.PutUint16(b[6:], 0x0010)
+	le.PutUint32(b[8:], 0x0b800001)
+	b[0x34] = 0x40
+	copy(b[0x40:], []byte{0x01, 0x70, 0x03, 0x00, 0x08, 0x00})
+	copy(b[0x70:], []byte{0x10, 0xb0, 0x02, 0x00})
+	le.PutUint32(b[0x7c:], 0x83)
+	le.PutUint16(b[0x82:], 0x1083)
+	copy(b[0xb0:], []byte{0x11, 0x00, 0x4f, 0x00})
+	le.PutUint32(b[0x100:], 0x14000000|1<<16|0x0010)
+	le.PutUint32(b[0x140:], 1<<16|0x000b)
+	if edit != nil {
+		edit(b)
+	}
+	return b
+}
+
 func TestDecodeConfig(t *testing.T) {
 	c, err := DecodeConfig(space(nil))
 	require.NoError(t, err)

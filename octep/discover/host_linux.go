@@ -189,6 +189,15 @@ func (h Host) Memory() Memory {
 	return m
 }
 
+// kept are the pages that an earlier process left for the card at an address.
+func (h Host) kept(m Memory, address string) int {
+	fi, err := os.Stat(filepath.Join(m.Dir, MemoryName(address)))
+	if m.Dir == "" || err != nil {
+		return 0
+	}
+	return int(fi.Size()) / m.Page
+}
+
 // mounted finds a hugetlbfs in a list of mounts: one of pages of the wanted size in
 // bytes, or else the first, whose size it returns too.
 func mounted(mounts string, page int) (dir string, size int) {

@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -129,6 +130,7 @@ func TestObstacles(t *testing.T) {
 		}, nil, Stop, false, "9 hugepages of 2048 KiB are needed and 0 are free", "sysctl -w vm.nr_hugepages=9"},
 		{"too few are free", func(m *machine) { m.file("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "4\n") }, nil, Stop, false,
 			"9 hugepages of 2048 KiB are needed and 4 are free", "sysctl -w vm.nr_hugepages=21"},
+		{"too few beside those of an earlier run", func(m *machine) { m.keep(4, 4) }, nil, Stop, false, "9 hugepages of 2048 KiB are needed and 8 are free", "sysctl -w vm.nr_hugepages=17"},
 		{"a BAR without an address", func(m *machine) { m.file(dev+"/resource", lines(map[int]string{0: seen[0]})) }, nil, Stop, true, "BAR2 has no address", "echo 1 > /sys/bus/pci/rescan"},
 		{"a BAR that is too short", func(m *machine) {
 			m.file(dev+"/resource", lines(map[int]string{0: "0x00000000f0000000 0x00000000f0000fff 0x0000000000140204", 2: seen[2]}))
@@ -163,6 +165,7 @@ func TestObstacles(t *testing.T) {
 		})
 	}
 	for name, make := range map[string]func(m *machine){
+		"memory of an earlier run":          func(m *machine) { m.keep(0, 9) },
 		"an IOMMU that passes addresses on": func(m *machine) { m.group("identity", "0000:00:01.0") },
 		"lockdown that is off":              func(m *machine) { m.file("sys/kernel/security/lockdown", "[none] integrity confidentiality\n") },
 	} {
@@ -175,6 +178,14 @@ func TestObstacles(t *testing.T) {
 			assert.Empty(t, c.Obstacles)
 		})
 	}
+}
+
+// keep has an earlier run leave pages, and so many free.
+func (m *machine) keep(free, left int) {
+	m.file("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", fmt.Sprintln(free))
+	m.file("proc/mounts", "none "+m.at("huge")+" hugetlbfs rw,pagesize=2M 0 0\n")
+	m.file("huge/oxpd-"+addr, "")
+	require.NoError(m.t, os.Truncate(m.at("huge/oxpd-"+addr), int64(left)<<21))
 }
 
 // group puts the card in an IOMMU group.

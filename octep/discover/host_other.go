@@ -15,7 +15,8 @@ func System(needs []dma.Need) Host { return Host{Needs: needs} }
 // Memory is not known here.
 func (h Host) Memory() Memory { return Memory{} }
 
-func (h Host) text(...string) string { return "" }
+func (h Host) text(...string) string   { return "" }
+func (h Host) kept(Memory, string) int { return 0 }
 
 // Cards finds cards on Linux alone.
 func (h Host) Cards() ([]Card, error) {

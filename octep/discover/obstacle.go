@@ -88,7 +88,7 @@ func (h Host) obstacles(c *Card, m Memory) []Obstacle {
 	if c.Power != "" && c.Power != "D0" {
 		add(Stop, "echo on > /sys/bus/pci/devices/"+c.Address+"/power/control", "the card sleeps (%s)", c.Power)
 	}
-	m.judge(driving)
+	m.judge(driving, h.kept(m, c.Address))
 	if !c.Memory {
 		add(Note, "setpci -s "+c.Address+" COMMAND=2:2", "memory decoding is off: oxpd run turns it on by itself")
 	}
@@ -122,11 +122,16 @@ type Memory struct {
 	Need  int    `json:"needed"` // by oxpd
 }
 
-func (m Memory) judge(stop func(string, string, ...any)) {
+// MemoryName is the file that holds the memory of the card at an address.
+func MemoryName(address string) string { return "oxpd-" + address }
+
+// judge names what is missing. kept are pages that an earlier process left: they are
+// used again, or given back.
+func (m Memory) judge(stop func(string, string, ...any), kept int) {
 	if m.Dir == "" {
 		stop(dma.MountCommand, "no hugetlbfs is mounted")
 	}
-	if m.Free < m.Need {
-		stop(dma.PagesCommand(m.Page, m.Total-m.Free+m.Need), "%d hugepages of %d KiB are needed and %d are free", m.Need, m.Page>>10, m.Free)
+	if missing := m.Need - m.Free - kept; missing > 0 {
+		stop(dma.PagesCommand(m.Page, m.Total+missing), "%d hugepages of %d KiB are needed and %d are free", m.Need, m.Page>>10, m.Free+kept)
 	}
 }

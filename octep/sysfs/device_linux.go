@@ -44,7 +44,7 @@ func Open(h discover.Host, c *discover.Card) (*Device, error) {
 		return nil, &discover.BlockedError{Address: c.Address, Obstacles: stops}
 	}
 	m := h.Memory()
-	return open(c, dma.NewHuge(dma.HugeOptions{Dir: m.Dir, Name: "oxpd-" + c.Address, Pages: m.Need}), true)
+	return open(c, dma.NewHuge(dma.HugeOptions{Dir: m.Dir, Name: discover.MemoryName(c.Address), Pages: m.Need}), true)
 }
 
 // Look opens a card to look at it, also while another process drives it. What stands in

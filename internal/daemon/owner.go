@@ -133,7 +133,7 @@ type owner struct {
 	mu     sync.Mutex
 	ended  chan struct{} // closed once run has ended: what it has not taken it never will
 	cause  error         // why it has
-	late   []func()      // what was asked for while the card was away
+	late   []func()      // what was asked for while the card was away, or that found the queue full
 	marks  mark
 	view   view
 }
@@ -216,9 +216,12 @@ func (o *owner) run(ctx context.Context) {
 // heed does what is marked.
 func (o *owner) heed(ctx context.Context) {
 	o.mu.Lock()
-	m := o.marks
-	o.marks = 0
+	m, late := o.marks, o.late
+	o.marks, o.late = 0, nil
 	o.mu.Unlock()
+	for _, do := range late {
+		do()
+	}
 	if m&markIface != 0 {
 		if err := o.follow(ctx, false); err != nil {
 			o.update(func(v *view) { v.err = err })

@@ -74,7 +74,8 @@ func (o *owner) reload(ctx context.Context, before, now config.Port) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reloadLimit)
 	defer cancel()
-	if o.later(func() { o.drop(gone); o.pending = s.over(o.pending) }) {
+	wait := func() { o.drop(gone); o.pending = s.over(o.pending) }
+	if o.later(wait) {
 		o.log.Info("settings wait for the card", s.attrs(o.port)...)
 		return
 	}
@@ -82,12 +83,29 @@ func (o *owner) reload(ctx context.Context, before, now config.Port) {
 		o.drop(gone)
 		return o.apply(ctx, s)
 	})
+	if notBegun(err) {
+		o.next(wait)
+	}
 	switch {
 	case err != nil:
 		o.log.Warn("port is not as configured", append(s.attrs(o.port), "err", err)...)
 	case s != portSettings{}:
 		o.log.Info("port is as configured", s.attrs(o.port)...)
 	}
+}
+
+// notBegun tells whether a request never came to its turn, though the owner goes on.
+func notBegun(err error) bool {
+	return errors.Is(err, errBusy) || errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errUnderWay)
+}
+
+// next keeps what shall be done to run's own state until it comes to its marks: the
+// reconcile that goes with it tries what is pending then.
+func (o *owner) next(do func()) {
+	o.mu.Lock()
+	o.late = append(o.late, do)
+	o.mu.Unlock()
+	o.notice(markReconcile)
 }
 
 // later keeps what shall be done to run's own state until a card that was lost is back,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -225,6 +226,32 @@ func TestReloadWhenAPortIsBusy(t *testing.T) {
 	require.NoError(t, <-asked)
 	r.mtus("oxp9", 9000)
 	r.mtus("oxp10", 9000)
+}
+
+// TestReloadWhenAPortTakesNothing: settings that found a full queue are not lost.
+func TestReloadWhenAPortTakesNothing(t *testing.T) {
+	r := start(t, rigOptions{}).running()
+	o := r.d.owners[8]
+	begun, release := make(chan struct{}), make(chan struct{})
+	var asked sync.WaitGroup
+	ask := func(do func(context.Context) error) {
+		asked.Add(1)
+		go func() {
+			defer asked.Done()
+			assert.NoError(t, o.ask(context.Background(), do))
+		}()
+	}
+	ask(func(context.Context) error { close(begun); <-release; return nil })
+	<-begun
+	for range queueSize {
+		ask(func(context.Context) error { return nil })
+	}
+	r.wait("a full queue", func() bool { return len(o.reqs) == queueSize })
+	r.reload(func(c *config.Config) { c.Ports = map[string]config.Port{"oxp9": {MTU: 9000}} })
+	assert.True(t, r.logged("port is not as configured", "port=oxp9", errBusy.Error()))
+	close(release)
+	asked.Wait()
+	r.wait("as configured", func() bool { return r.link("oxp9").MTU == 9000 })
 }
 
 // TestReloadBeforeThePortIsUp: the settings wait with the port, or with the

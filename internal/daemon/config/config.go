@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -139,6 +140,8 @@ type Error struct {
 	File string
 	Line int // 0 when it belongs to no line
 	Why  string
+
+	untaken bool // the decoder has not taken the line's value
 }
 
 func (e *Error) Error() string {
@@ -163,7 +166,7 @@ func Load(path string) (Config, error) {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
 	if !fi.Mode().IsRegular() {
-		return Config{}, &Error{path, 0, "not a regular file"}
+		return Config{}, &Error{File: path, Why: "not a regular file"}
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err != nil {
@@ -176,28 +179,31 @@ func Load(path string) (Config, error) {
 func Parse(name string, b []byte) (Config, error) {
 	c := Default()
 	if len(b) > maxBytes {
-		return c, &Error{name, 0, fmt.Sprintf("longer than %d bytes", maxBytes)}
+		return c, &Error{File: name, Why: fmt.Sprintf("longer than %d bytes", maxBytes)}
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
-	if err := dec.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return c, decodeErrors(name, err)
+	var at yaml.Node // for the lines, and for what the decoder rounds
+	err := dec.Decode(&c)
+	switch {
+	case errors.Is(err, io.EOF): // an empty file: the defaults
+	case err != nil:
+		if yaml.Unmarshal(b, &at) != nil {
+			return c, errors.Join(decodeErrors(name, err)...) // no YAML: nothing else can be said of it
+		}
+		return c, tell(append(decodeErrors(name, err), fractions(name, &at)...), c.checks(name, &at))
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return c, &Error{name, 0, "more than one document"}
+		return c, &Error{File: name, Why: "more than one document"}
 	}
-	var at yaml.Node
-	_ = yaml.Unmarshal(b, &at) // decoded above without error; this is for the lines and what the decoder rounds
-	if err := errors.Join(fractions(name, &at)...); err != nil {
-		return c, err
-	}
-	return c, c.check(name, &at)
+	_ = yaml.Unmarshal(b, &at) // decoded above without error
+	return c, tell(fractions(name, &at), c.checks(name, &at))
 }
 
 // fractions refuses numbers that the decoder would make whole. No key takes any.
 func fractions(name string, n *yaml.Node) (errs []error) {
 	if n.ShortTag() == "!!float" {
-		errs = append(errs, &Error{name, n.Line, fmt.Sprintf("%q has the wrong type: want a whole number", n.Value)})
+		errs = append(errs, &Error{File: name, Line: n.Line, Why: fmt.Sprintf("%q has the wrong type: want a whole number", n.Value), untaken: true})
 	}
 	for _, c := range n.Content {
 		errs = append(errs, fractions(name, c)...)
@@ -206,12 +212,11 @@ func fractions(name string, n *yaml.Node) (errs []error) {
 }
 
 // Check refuses values that Default does not have and that no file gave.
-func (c Config) Check() error { return c.check("configuration", nil) }
+func (c Config) Check() error { return errors.Join(c.checks("configuration", nil)...) }
 
-func (c Config) check(name string, at *yaml.Node) error {
-	var errs []error
+func (c Config) checks(name string, at *yaml.Node) (errs []error) {
 	bad := func(path []string, format string, args ...any) {
-		errs = append(errs, &Error{name, line(at, path), strings.Join(path, ".") + ": " + fmt.Sprintf(format, args...)})
+		errs = append(errs, &Error{File: name, Line: line(at, path), Why: strings.Join(path, ".") + ": " + fmt.Sprintf(format, args...)})
 	}
 	if err := client.CheckSocket(c.Socket); err != nil {
 		bad([]string{"socket"}, "%v", err)
@@ -250,7 +255,7 @@ func (c Config) check(name string, at *yaml.Node) error {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
 	}
 	c.checkWires(bad)
-	return errors.Join(errs...)
+	return errs
 }
 
 // checkDevice refuses what no card can be called.
@@ -331,14 +336,32 @@ var (
 	wrongType  = regexp.MustCompile("^cannot unmarshal !!(\\S+)(?: `(.*)`)? into (\\S+)$")
 )
 
+// tell joins what the decoder refused with what is wrong with the rest, for it goes on
+// behind each refusal. Of a line whose value was not taken nothing more is said.
+func tell(refused, wrong []error) error {
+	untaken := map[int]bool{}
+	for _, err := range refused {
+		var e *Error
+		if errors.As(err, &e) && e.untaken {
+			untaken[e.Line] = true
+		}
+	}
+	for _, err := range wrong {
+		var e *Error
+		if !errors.As(err, &e) || !untaken[e.Line] {
+			refused = append(refused, err)
+		}
+	}
+	return errors.Join(refused...)
+}
+
 // decodeErrors says what the YAML decoder found in words without Go types.
-func decodeErrors(name string, err error) error {
+func decodeErrors(name string, err error) (errs []error) {
 	lines := []string{err.Error()}
 	var te *yaml.TypeError
 	if errors.As(err, &te) {
 		lines = te.Errors
 	}
-	var errs []error
 	for _, s := range lines {
 		e := &Error{File: name, Why: strings.TrimPrefix(s, "yaml: ")}
 		if m := withLine.FindStringSubmatch(s); m != nil {
@@ -347,16 +370,30 @@ func decodeErrors(name string, err error) error {
 		}
 		if m := unknownKey.FindStringSubmatch(e.Why); m != nil {
 			e.Why = fmt.Sprintf("unknown key %q", m[1])
-		} else if m := wrongType.FindStringSubmatch(e.Why); m != nil {
-			got := m[2]
-			if got == "" {
-				got = m[1] // seq, map: it has no text of its own
-			}
-			e.Why = fmt.Sprintf("%q has the wrong type: want %s", got, typeWord(m[3]))
+		} else {
+			e.Why, e.untaken = whatType(e.Why), true
 		}
 		errs = append(errs, e)
 	}
-	return errors.Join(errs...)
+	return errs
+}
+
+// whatType is the decoder's word on a value of the wrong type, or what it said.
+func whatType(why string) string {
+	m := wrongType.FindStringSubmatch(why)
+	if m == nil {
+		return why
+	}
+	got := m[2]
+	switch {
+	case got != "":
+		got = strconv.Quote(got)
+	case m[1] == "seq":
+		got = "a list"
+	default:
+		got = "keys with values" // map: it has no text of its own
+	}
+	return fmt.Sprintf("%s has the wrong type: want %s", got, typeWord(m[3]))
 }
 
 // typeWord is a Go type as somebody who writes the file would call it.

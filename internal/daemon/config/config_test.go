@@ -64,7 +64,7 @@ func TestParseRefuses(t *testing.T) {
 		{"half a worker", "watermark: 512\nworkers: 1.5\n", `f:2: "1.5" has the wrong type: want a whole number`},
 		{"mtu with a fraction", "ports:\n  F1:\n    mtu: 1500.9\n", `f:3: "1500.9" has the wrong type: want a whole number`},
 		{"size of the switch with an exponent", "switch: {size: 2.048e3}", `f:1: "2.048e3" has the wrong type: want a whole number`},
-		{"list for a mapping", "sim: [1]\n", `f:1: "seq" has the wrong type: want keys with values`},
+		{"list for a mapping", "sim: [1]\n", `f:1: a list has the wrong type: want keys with values`},
 		{"not yaml", "workers: 1\nsocket: b: c\n", "f:2: mapping values are not allowed in this context"},
 		{"two documents", "workers: 1\n---\nworkers: 2\n", "f: more than one document"},
 		{"key twice", "workers: 1\nworkers: 2\n", `f:2: mapping key "workers" already defined at line 1`},
@@ -131,6 +131,20 @@ func TestParseNamesEveryUnknownKey(t *testing.T) {
 	_, err := Parse("f", []byte("a: 1\nworkers: 2\nb: 3\n"))
 	require.Error(t, err)
 	assert.Equal(t, "f:1: unknown key \"a\"\nf:3: unknown key \"b\"", err.Error())
+}
+
+// TestParseNamesEverythingAtOnce: what one reason does not stand in the way of is
+// told with it, and a value that could not be taken is told once.
+func TestParseNamesEverythingAtOnce(t *testing.T) {
+	_, err := Parse("f", []byte("ports:\n  F1: {mtu: 9001, foo: 1}\n  F2: {mac: 02:00}\n  Port77: {}\nworkers: many\nwatermark: 1.5\n"))
+	require.Error(t, err)
+	var lines []string
+	for _, l := range strings.Split(err.Error(), "\n") {
+		lines = append(lines, l[:strings.IndexByte(l, ' ')])
+	}
+	assert.ElementsMatch(t, []string{"f:2:", "f:2:", "f:3:", "f:4:", "f:5:", "f:6:"}, lines, err.Error())
+	assert.Contains(t, err.Error(), "unknown key")
+	assert.Contains(t, err.Error(), "9001")
 }
 
 func TestShownConfigurationIsAccepted(t *testing.T) {

@@ -317,6 +317,7 @@ func TestSimForgottenTableIsWrittenAnew(t *testing.T) {
 		st := s.State(p)
 		require.False(t, st.Present)
 		require.False(t, st.Bound)
+		require.Zero(t, st.Have)
 		require.True(t, st.Provisioned)
 	}
 	s.provision(t)

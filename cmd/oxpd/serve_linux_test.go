@@ -153,6 +153,23 @@ func TestServedCardDies(t *testing.T) {
 	s, err := c.Status(context.Background())
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(s.Warnings, "\n"), "the card is lost")
+	ports := func() (index []int) {
+		all, err := c.Ports(context.Background())
+		require.NoError(t, err)
+		for _, q := range all.Ports {
+			index = append(index, q.IfIndex)
+		}
+		return index
+	}
+	before := ports()
+	assert.NotContains(t, before, 0)
+
+	// Another card at the same place is brought up, under the same interfaces.
+	served, _ = serveCard(t, exe, "--vfio-user", card)
+	require.Eventually(t, func() bool { return state() == client.StateRunning }, hang, 20*time.Millisecond)
+	assert.Equal(t, before, ports())
+	require.NoError(t, served.Process.Kill())
+	require.Eventually(t, func() bool { return state() == client.StateGone }, hang, 20*time.Millisecond)
 	require.NoError(t, p.cmd.Process.Signal(unix.SIGTERM))
 	p.wait(t)
 

@@ -111,7 +111,7 @@ func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting s
 	}
 	card := octep.NewFence(d.dev)
 	d.mu.Lock()
-	d.card = card
+	d.life.dev, d.card = d.dev, card
 	d.mu.Unlock()
 	ep, err := octep.Open(ctx, card, octep.Config{Clock: d.clock, Logger: d.log, Progress: progress})
 	if err != nil {

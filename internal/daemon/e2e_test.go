@@ -162,8 +162,9 @@ type rigOptions struct {
 
 	refuses error // what giving back an earlier run's memory says
 	config  func(c *config.Config)
-	card    func(c *hwsim.Card)   // before the daemon sees it
-	stage   func(s stage, r *rig) // when a stage begins
+	card    func(c *hwsim.Card)               // before the daemon sees it
+	stage   func(s stage, r *rig)             // when a stage begins
+	wrap    func(d octep.Device) octep.Device // each device that is opened
 }
 
 // start makes a daemon run. At the end of the test it is stopped, unless it has
@@ -184,6 +185,7 @@ func start(t *testing.T, o rigOptions) *rig {
 	require.NoError(t, cfg.Check())
 	r := &rig{t: t, ns: ns, ended: make(chan error, 1), log: &syncBuffer{}, client: client.New(cfg.Socket)}
 	opened := make(chan struct{})
+	once := sync.OnceFunc(func() { close(opened) })
 	r.d = New(Options{
 		Config: cfg, Version: "test", Simulated: true, NetNS: ns.Path(),
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -207,11 +209,14 @@ func start(t *testing.T, o rigOptions) *rig {
 					r.early.Add(1)
 				}
 			}
-			close(opened)
+			once()
 			if o.polled {
 				dev = polled{dev}
 			}
-			return watched{dev, r.memory, &r.accesses}, nil
+			if dev = (watched{dev, r.memory, &r.accesses}); o.wrap != nil {
+				dev = o.wrap(dev)
+			}
+			return dev, nil
 		},
 	})
 	if o.stage != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +34,8 @@ type life struct {
 	lost  chan error     // capacity 1: the card has gone, or something that cannot go on
 	visit *gate          // control requests that use the card beside the tasks
 
-	card     *octep.Fence // the device, as far as this life reaches it; nil before it was opened
+	dev      octep.Device // nil before it was opened
+	card     *octep.Fence // the same, as far as this life reaches it
 	ep       *octep.Endpoint
 	rings    *ring.Rings
 	tx       *port.Transmitter
@@ -146,6 +148,9 @@ func (d *Daemon) awaitCard(ctx context.Context) error {
 		if err := d.clock.Sleep(ctx, goneTick); err != nil {
 			return err
 		}
+		if e, ok := d.dev.(ender); ok && e.Ended() {
+			d.reopen(ctx)
+		}
 		if seen++; !octep.Alive(d.dev) {
 			seen = 0
 		}
@@ -157,6 +162,23 @@ func (d *Daemon) awaitCard(ctx context.Context) error {
 	d.mu.Unlock()
 	d.log.Info("card is back", "dev", d.dev.Name())
 	return nil
+}
+
+// ender is a way to the card that may end for good: the process that the card is, or
+// the kernel's node of it, has gone. One that comes back is found by opening it anew.
+type ender interface{ Ended() bool }
+
+// reopen tries to. The device of before stays with the lives that used it, which free
+// their memory there.
+func (d *Daemon) reopen(ctx context.Context) {
+	dev, err := d.o.Open(ctx)
+	if err != nil {
+		d.track.refused(stageDevice, err)
+		return
+	}
+	d.mu.Lock()
+	d.dev, d.saved = dev, nil
+	d.mu.Unlock()
 }
 
 // restore gives a card that was reset its addresses again. There is nothing to restore
@@ -194,7 +216,12 @@ func (d *Daemon) releasePast() error {
 			stay = append(stay, l)
 			continue
 		}
-		errs = append(errs, l.release(d.dev))
+		errs = append(errs, l.release())
+	}
+	for _, dev := range devices(past) {
+		if dev != d.dev && !slices.Contains(devices(stay), dev) {
+			errs = append(errs, dev.Close())
+		}
 	}
 	d.mu.Lock()
 	d.past = stay
@@ -202,14 +229,24 @@ func (d *Daemon) releasePast() error {
 	return errors.Join(errs...)
 }
 
+// devices are those that lives have used, each once.
+func devices(lives []*life) (all []octep.Device) {
+	for _, l := range lives {
+		if l.dev != nil && !slices.Contains(all, l.dev) {
+			all = append(all, l.dev)
+		}
+	}
+	return all
+}
+
 // release gives back the memory that the card cannot reach any more.
-func (l *life) release(dev octep.Device) error {
+func (l *life) release() error {
 	var errs []error
 	if l.rings != nil {
 		errs = append(errs, l.rings.Free())
 	}
 	for _, r := range l.regions {
-		if err := dev.DMA().Free(r); err != nil {
+		if err := l.dev.DMA().Free(r); err != nil {
 			errs = append(errs, fmt.Errorf("free %s: %w", r.Name(), err))
 		}
 	}

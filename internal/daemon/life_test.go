@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
+	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/rpc/msg"
 )
@@ -362,4 +365,61 @@ func TestConfigSpaceOfACardThatIsBack(t *testing.T) {
 			assert.Empty(t, card.Reports())
 		})
 	}
+}
+
+// node is a way to a card that somebody may take away for good.
+type node struct {
+	octep.Device
+	removed atomic.Bool
+	closed  atomic.Int32
+}
+
+func (n *node) Ended() bool { return n.removed.Load() }
+
+func (n *node) ConfigRead(off, width int) (uint32, error) {
+	if n.removed.Load() {
+		return ^uint32(0) >> (32 - 8*width), nil
+	}
+	return n.Device.ConfigRead(off, width)
+}
+
+func (n *node) Close() error {
+	n.closed.Add(1)
+	return n.Device.Close()
+}
+
+// A card whose way has ended is opened anew. What it knew by the old way is given back
+// there, and not before it is known to have been reset.
+func TestCardThatIsFoundAnew(t *testing.T) {
+	card := sharedCard(t, hwsim.Compressed())
+	var mu sync.Mutex
+	var nodes []*node
+	r := start(t, rigOptions{shared: card, wrap: func(d octep.Device) octep.Device {
+		n := &node{Device: d}
+		mu.Lock()
+		nodes = append(nodes, n)
+		mu.Unlock()
+		return n
+	}}).running()
+	at := r.addresses("oxp9")
+	first := r.memory
+	nodes[0].removed.Store(true)
+	r.wait("it to be found anew, as it was", func() bool {
+		return strings.Contains(r.status().Stages[stageBusMaster].Awaiting, "a reset of the coprocessor")
+	})
+	assert.NotEmpty(t, first.names(), "the card may still write to it")
+	assert.Zero(t, nodes[0].closed.Load())
+	card.Reboot()
+	r.running()
+	assert.Empty(t, first.names())
+	mu.Lock()
+	assert.Len(t, nodes, 2)
+	mu.Unlock()
+	assert.EqualValues(t, 1, nodes[0].closed.Load())
+	assert.Equal(t, at, r.addresses("oxp9"))
+	r.cancel()
+	require.NoError(t, r.end())
+	assert.EqualValues(t, 1, nodes[0].closed.Load())
+	assert.EqualValues(t, 1, nodes[1].closed.Load())
+	assert.Empty(t, card.Reports())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"oxpd/internal/daemon/client"
@@ -95,7 +96,7 @@ func (d *Daemon) shutdown() error {
 			errs = append(errs, errors.New("a request on the control socket does not come back from the card: memory is not released"))
 		case !result.MemoryKept:
 			for _, l := range lives {
-				errs = append(errs, l.release(dev))
+				errs = append(errs, l.release())
 			}
 		}
 	}
@@ -106,7 +107,13 @@ func (d *Daemon) shutdown() error {
 		if ep != nil && !armed {
 			errs = append(errs, ep.PutBack())
 		}
-		errs = append(errs, dev.Close())
+		all := devices(lives)
+		if !slices.Contains(all, dev) { // opened, and lost before it was used
+			all = append(all, dev)
+		}
+		for _, dev := range all {
+			errs = append(errs, dev.Close())
+		}
 	}
 	if card, ok := dev.(fleeting); ok && card.EndsOnClose() {
 		result.RebootNeeded = false // nobody meets what it knows

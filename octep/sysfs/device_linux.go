@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -25,6 +26,7 @@ type Device struct {
 	bar0, bar2 window
 	dma        *dma.Huge
 
+	ended  atomic.Bool
 	mu     sync.Mutex
 	closed bool
 }
@@ -129,6 +131,7 @@ func (d *Device) ConfigRead(off, width int) (uint32, error) {
 	}
 	n, err := unix.Pread(int(d.config.Fd()), b[:width], int64(off))
 	if errors.Is(err, unix.ENODEV) {
+		d.ended.Store(true)
 		return 1<<(8*width) - 1, nil
 	}
 	if err == nil && n != width {
@@ -139,6 +142,10 @@ func (d *Device) ConfigRead(off, width int) (uint32, error) {
 	}
 	return binary.LittleEndian.Uint32(b[:]), nil
 }
+
+// Ended tells whether the kernel has removed the function, as was met when config space
+// was read. One that comes back has other files.
+func (d *Device) Ended() bool { return d.ended.Load() }
 
 // ConfigWrite implements octep.Device.
 func (d *Device) ConfigWrite(off, width int, v uint32) error {

@@ -114,6 +114,13 @@ func (c *conn) end(why error) error {
 	return c.err
 }
 
+// ended tells whether it is closed.
+func (c *conn) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err != nil
+}
+
 // send writes a command. Held: c.mu.
 func (c *conn) send(cmd vfu.Command, flags uint32, payload []byte, fds []int) error {
 	if c.err != nil {

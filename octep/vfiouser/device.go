@@ -172,6 +172,10 @@ func (d *Device) region(index uint32, size uint64) error {
 	return d.bar2.mapAreas(fd, r, areas)
 }
 
+// Ended tells whether the connection has: the card is not reached by this device any
+// more, whatever becomes of it.
+func (d *Device) Ended() bool { return d.conn.ended() }
+
 // Name implements octep.Device.
 func (d *Device) Name() string { return Scheme + d.path }
 

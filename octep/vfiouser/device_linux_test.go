@@ -280,9 +280,11 @@ func TestServerGone(t *testing.T) {
 	r, err := d.DMA().Alloc("r", 4096, 4096)
 	require.NoError(t, err)
 	require.True(t, octep.Alive(d))
+	assert.False(t, d.Ended())
 	require.NoError(t, s.srv.Close())
 
 	assert.False(t, octep.Alive(d))
+	assert.True(t, d.Ended())
 	v, err := d.ConfigRead(csr.CfgRevision, 1)
 	require.NoError(t, err)
 	assert.EqualValues(t, 0xff, v)

@@ -21,5 +21,6 @@
 // and the server notices nothing.
 //
 // Left out: reset, which no driver code asks for; commands from the server, of which
-// any ends the connection; coming back to a server that was started again.
+// any ends the connection; coming back to a server that was started again, for which a new
+// device is opened (Ended).
 package vfiouser

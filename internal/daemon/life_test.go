@@ -218,23 +218,28 @@ func TestCardLostInEachStage(t *testing.T) {
 
 // The stop sequence of a card that was lost in each way.
 func TestStopOfALostCard(t *testing.T) {
+	var again atomic.Bool // it is lost once more, with rings that it knows
 	for _, tc := range []struct {
 		name string
 		do   func(t *testing.T, r *rig, card *hwsim.Card)
 		kept bool
 	}{
 		{"while it is away", func(*testing.T, *rig, *hwsim.Card) {}, true},
-		{"twice without a return", func(t *testing.T, r *rig, card *hwsim.Card) {
+		{"twice, and it never ran in between", func(t *testing.T, r *rig, card *hwsim.Card) {
+			again.Store(true)
 			card.Reboot()
-			r.wait("back", func() bool { return r.state() == client.StateBringUp })
-			r.away()
+			r.wait("both losses", func() bool { return r.status().Device.Lost == 2 })
 		}, true},
 		{"when it has just come back", func(t *testing.T, r *rig, card *hwsim.Card) { card.Reboot() }, false},
 		{"when it runs again", func(t *testing.T, r *rig, card *hwsim.Card) { card.Reboot(); r.running() }, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			card := sharedCard(t, hwsim.Compressed())
-			r := start(t, rigOptions{shared: card}).running()
+			r := start(t, rigOptions{shared: card, stage: func(s stage, _ *rig) {
+				if s == stageReady && again.CompareAndSwap(true, false) {
+					card.Kill()
+				}
+			}}).running()
 			r.faulty = true
 			r.away()
 			tc.do(t, r, card)

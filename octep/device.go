@@ -72,6 +72,26 @@ func SetBusMaster(d Device, on bool) error {
 	return setCommand(d, csr.CfgCommandBusMaster, on)
 }
 
+// MuteINTx keeps a card whose interrupts nobody takes from raising the legacy one, on a
+// line that others may share: the kernel would turn the line off after a while. A
+// function without that interrupt may ignore the bit, so it is not read back.
+func MuteINTx(d Device) error {
+	v, err := d.ConfigRead(csr.CfgCommand, 2)
+	if err != nil {
+		return fmt.Errorf("octep: read command register of %s: %w", d.Name(), err)
+	}
+	if v == csr.CfgVendorNone {
+		return fmt.Errorf("octep: read command register of %s: %w", d.Name(), mmio.ErrGone)
+	}
+	if v&csr.CfgCommandNoINTx != 0 {
+		return nil
+	}
+	if err := d.ConfigWrite(csr.CfgCommand, 2, v|csr.CfgCommandNoINTx); err != nil {
+		return fmt.Errorf("octep: write command register of %s: %w", d.Name(), err)
+	}
+	return nil
+}
+
 // setCommand sets or clears bits of the command register and reads them back.
 func setCommand(d Device, bits uint32, on bool) error {
 	v, err := d.ConfigRead(csr.CfgCommand, 2)

@@ -187,6 +187,36 @@ func TestSetBusMaster(t *testing.T) {
 	})
 }
 
+func TestMuteINTx(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		before, stuck uint32
+		after         uint32
+		writes        int
+		is            error
+	}{
+		{"raised by the card", 0x0006, 0, 0x0406, 1, nil},
+		{"muted already", 0x0406, 0, 0x0406, 0, nil},
+		{"a function without one", 0x0006, csr.CfgCommandNoINTx, 0x0006, 1, nil},
+		{"gone: all ones are not written back", 0xffff, 0, 0xffff, 0, mmio.ErrGone},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := newFakeDevice()
+			d.cfg[csr.CfgCommand], d.stuck = tc.before, tc.stuck
+			writes := 0
+			d.onCfgWrite = func(int, uint32) { writes++ }
+			require.ErrorIs(t, MuteINTx(d), tc.is)
+			assert.Equal(t, tc.after, d.cfg[csr.CfgCommand])
+			assert.Equal(t, tc.writes, writes)
+		})
+	}
+	t.Run("config space cannot be read", func(t *testing.T) {
+		d := newFakeDevice()
+		d.cfgErr = errors.New("no such device")
+		require.ErrorIs(t, MuteINTx(d), d.cfgErr)
+	})
+}
+
 func TestAliveAndWatch(t *testing.T) {
 	decoding := func() *fakeDevice {
 		d := newFakeDevice()

@@ -229,13 +229,14 @@ func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d workers", len(workers)), nil
 }
 
-// bind has the interrupts of rings sent to one channel. nil: there are none.
+// bind has the interrupts of rings sent to one channel. nil: none comes, and the card
+// raises none that nobody takes.
 func (d *Daemon) bind(rings *ring.Rings, queues []int) (<-chan struct{}, error) {
 	irq := make(chan struct{}, 1)
 	for _, q := range queues {
 		err := d.dev.BindIRQ(csr.MSIXRingVector+q, rings.OQ(q).Handler(irq))
 		if errors.Is(err, octep.ErrNoInterrupts) {
-			return nil, nil
+			return nil, octep.MuteINTx(d.dev)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("bind interrupt of ring %d: %w", q, err)

@@ -10,6 +10,7 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/octep"
+	"oxpd/octep/csr"
 )
 
 // A card that is reached without interrupts is polled, and says so.
@@ -23,6 +24,7 @@ func TestWithoutInterrupts(t *testing.T) {
 		}
 	}
 	assert.Contains(t, rings, "no interrupts: they poll")
+	assert.NotZero(t, r.card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandNoINTx, "nor a legacy one, on a line that others share")
 	r.mustIP("link", "set", "oxp9", "up")
 	taken := func() uint64 {
 		s, err := r.client.Stats(ctx, "")

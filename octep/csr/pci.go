@@ -23,8 +23,9 @@ const (
 
 // Bits of CfgCommand.
 const (
-	CfgCommandMemory    = 1 << 1 // the BARs decode
-	CfgCommandBusMaster = 1 << 2 // the card may reach host memory
+	CfgCommandMemory    = 1 << 1  // the BARs decode
+	CfgCommandBusMaster = 1 << 2  // the card may reach host memory
+	CfgCommandNoINTx    = 1 << 10 // the card raises no legacy interrupt
 )
 
 // CfgDevCtlReset is the bit of CfgDevCtl that asks for a function level reset. Nobody

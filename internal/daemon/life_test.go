@@ -428,3 +428,54 @@ func TestCardThatIsFoundAnew(t *testing.T) {
 	assert.EqualValues(t, 1, nodes[1].closed.Load())
 	assert.Empty(t, card.Reports())
 }
+
+// vendors is a card whose vendor id reads one thing after the other, the last for ever.
+type vendors struct {
+	octep.Device
+	reads []uint32
+	asked []int // offsets
+}
+
+func (v *vendors) Name() string { return "card" }
+
+func (v *vendors) ConfigRead(off, width int) (uint32, error) {
+	v.asked = append(v.asked, off)
+	now := v.reads[0]
+	if len(v.reads) > 1 {
+		v.reads = v.reads[1:]
+	}
+	return now, nil
+}
+
+// A card is back when it has been there twice in a row.
+func TestAwaitCard(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		reads []uint32
+		looks int
+	}{
+		{"there", []uint32{0x177d}, 2},
+		{"after a while", []uint32{0xffff, 0xffff, 0xffff, 0x177d}, 5},
+		{"a link that trains", []uint32{0x177d, 0xffff, 0x177d, 0xffff, 0xffff, 0x177d}, 7},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clk, dev := &leapClock{}, &vendors{reads: tc.reads}
+			d := New(Options{Config: config.Default(), Clock: clk})
+			d.dev, d.state = dev, client.StateGone
+			require.NoError(t, d.awaitCard(context.Background()))
+			assert.Equal(t, make([]int, tc.looks), dev.asked, "the vendor id and nothing else")
+			assert.Equal(t, time.Duration(tc.looks)*goneTick, clk.Now())
+			assert.Equal(t, client.StateBringUp, d.state)
+		})
+	}
+	t.Run("the daemon stops", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		dev := &vendors{reads: []uint32{0xffff}}
+		d := New(Options{Config: config.Default(), Clock: &leapClock{}})
+		d.dev, d.state = dev, client.StateStopping
+		require.ErrorIs(t, d.awaitCard(ctx), context.Canceled)
+		assert.Empty(t, dev.asked)
+		assert.Equal(t, client.StateStopping, d.state)
+	})
+}

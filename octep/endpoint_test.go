@@ -238,7 +238,10 @@ func TestAliveAndWatch(t *testing.T) {
 			assert.True(t, Alive(d))
 			assert.True(t, Reachable(d))
 			clk.after(10*time.Second, func() { tc.lose(d) })
-			err := Watch(context.Background(), d, clk, 250*time.Millisecond)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			clk.after(time.Minute, cancel) // it was not noticed
+			err := Watch(ctx, d, clk, 250*time.Millisecond)
 			require.ErrorIs(t, err, mmio.ErrGone)
 			require.ErrorContains(t, err, tc.want)
 			assert.InDelta(t, 10, clk.now.Seconds(), 0.3)

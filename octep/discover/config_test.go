@@ -96,7 +96,9 @@ func TestDecodeConfigOfOtherStates(t *testing.T) {
 func FuzzDecodeConfig(f *testing.F) {
 	f.Add(space(nil))
 	f.Add(space(func(b []byte) { b[0xb1] = 0xfd; b[0xfc] = 0x11 })[:256])
+	f.Add(space(func(b []byte) { b[0xb2], b[0xb3] = 0xff, 0xff }))
 	f.Add(make([]byte, 64))
+	f.Add(make([]byte, 63))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := DecodeConfig(b)
 		if err != nil {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
+	"oxpd/internal/mmio"
+	"oxpd/internal/simdev"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/rpc/msg"
@@ -33,6 +36,20 @@ func (r *rig) away() {
 	before := strings.Count(r.log.String(), lostText)
 	r.card.Kill()
 	r.wait("the loss to be noticed", func() bool { return strings.Count(r.log.String(), lostText) > before })
+}
+
+// A card that has left config space makes everything fail, and not all of that says so.
+func TestWhatIsALoss(t *testing.T) {
+	card := hwsim.New(hwsim.Options{Timeline: hwsim.Compressed()})
+	defer card.Close()
+	d := New(Options{})
+	other := errors.New("assembly is not the one of the board")
+	assert.False(t, d.isLoss(mmio.ErrGone), "of a card that was never opened")
+	d.dev = simdev.New(card)
+	assert.False(t, d.isLoss(other))
+	assert.True(t, d.isLoss(fmt.Errorf("ring 3: %w", mmio.ErrGone)), "though it answers again")
+	card.Kill()
+	assert.True(t, d.isLoss(other))
 }
 
 // device is the daemon's own counters.

@@ -67,8 +67,9 @@ cross: ## compile everything, tests too, for linux and freebsd on amd64 and arm6
 		GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) build ./... && GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) vet ./... || exit 1; \
 	done; done
 
-ci: test race lint cross docs ## what CI runs: test, race, a short fuzz, lint, cross, docs, demo
+ci: test race lint cross docs ## what CI runs: test, race, lint, cross, docs, a short fuzz, the soak, demo
 	@tools/fuzz $(CIFUZZTIME)
+	@$(MAKE) --no-print-directory soak
 	@$(MAKE) --no-print-directory demo
 
 clean: ## remove what was built

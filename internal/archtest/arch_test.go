@@ -59,7 +59,7 @@ var rules = map[string][]string{
 	"octep":          below,
 	"octep/discover": append([]string{sysUnix, pci}, below...),
 	"octep/sysfs":    append([]string{"octep", "octep/discover", sysUnix}, below...),
-	"octep/vfiouser": append([]string{sysUnix}, below...),
+	"octep/vfiouser": append([]string{"internal/sys", sysUnix}, below...),
 	"ring":           below,
 	"rpc":            below,
 	"internal/nwa":   below,

@@ -36,6 +36,8 @@ type IQ struct {
 	done  uint64
 	rec   recorder
 
+	inherited uint32 // of those outstanding, posted by an earlier process
+
 	cnt *iqCounters
 }
 
@@ -49,7 +51,9 @@ const (
 	// more than a hugepage, and slot 224 would lie across two of them, which are no
 	// neighbours on the bus. 32 fit beside the buffers of an output queue.
 	slotsPerRegion = 32
-	// cntsFold is the count above which IN_CNTS is written back.
+	// cntsFold is the count above which IN_CNTS is written back, by this much and never
+	// by more: modulo cntsFold the count stays what was finished since the rings were
+	// programmed, for whoever did not see it written back.
 	cntsFold = 1 << 31
 )
 
@@ -84,6 +88,7 @@ func (q *IQ) outstanding() uint32 { return q.posted + q.pending - q.finished }
 // the private header and the instruction. The device learns of it by Flush.
 // It panics when frameBytes is outside 1 to wire.MaxTxFrame.
 func (q *IQ) Commit(tag uint16, frameBytes int) {
+	q.rec.pending(q.pending + 1) // the frame exists nowhere else any more
 	i := q.posted + q.pending
 	b, bus := q.slot(i)
 	n := max(frameBytes, frame.MinSize)
@@ -107,7 +112,11 @@ func (q *IQ) Flush() {
 	q.cnt.posted.Add(uint64(n))
 	mmio.Barrier() // slot and instruction before the doorbell
 	mmio.Store32(q.regs, q.bell, n)
-	q.rec.put(&Record{Kind: KindIQ, Posted: q.total, Finished: q.done})
+	q.record()
+}
+
+func (q *IQ) record() {
+	q.rec.put(&Record{Kind: KindIQ, Posted: q.total, Finished: q.done, Last: q.last})
 }
 
 // Reap looks at IN_CNTS and frees the slots that the device has finished with,
@@ -147,10 +156,12 @@ func (q *IQ) reap() {
 	q.last = now
 	q.finished += n
 	q.done += uint64(n)
-	q.cnt.finished.Add(uint64(n))
+	others := min(n, q.inherited)
+	q.inherited -= others
+	q.cnt.finished.Add(uint64(n - others))
 	if now >= cntsFold {
-		mmio.Store32(q.regs, q.cnts.Low(), now)
-		q.last = 0
+		mmio.Store32(q.regs, q.cnts.Low(), cntsFold)
+		q.last = now - cntsFold
 	}
 }
 
@@ -175,7 +186,8 @@ func (q *IQ) Post(tag uint16, pieces ...[]byte) bool {
 }
 
 // abandon is stop for a card that has gone. It returns how many frames were posted
-// that it had not finished, as far as anybody looked.
+// that it had not finished, as far as anybody looked; those of an earlier process were
+// never in the counters.
 func (q *IQ) abandon() int {
 	q.Lock()
 	defer q.Unlock()
@@ -183,7 +195,7 @@ func (q *IQ) abandon() int {
 		return 0
 	}
 	q.closed = true
-	n := q.posted - q.finished
+	n := q.posted - q.finished - q.inherited
 	q.cnt.unknown.Add(uint64(n))
 	return int(n)
 }
@@ -193,16 +205,4 @@ func (q *IQ) stop() {
 	q.Lock()
 	defer q.Unlock()
 	q.closed = true
-}
-
-// recorder writes adoption records, two copies in turn.
-type recorder struct {
-	mem []byte // 2 x RecordSize
-	seq uint64
-}
-
-func (r *recorder) put(rec *Record) {
-	r.seq++
-	rec.Seq = r.seq
-	rec.Put(r.mem[int(r.seq&1)*RecordSize:][:RecordSize])
 }

@@ -66,6 +66,7 @@ type OQ struct {
 	stuck    stuck
 	looked   time.Duration // when a stuck queue was last looked at
 	rec      recorder
+	mark     mark // as last written
 
 	frames   [passPackets]Frame
 	pieces   [passPackets][1][]byte
@@ -338,7 +339,7 @@ func (o *OQ) pass(budget int, l look) (took int, err error) {
 		surplus = count - wire.OQEntries
 		count = wire.OQEntries
 	}
-	took = o.walk(min(count, budget))
+	took = o.walk(min(count, budget), true)
 	ack := took
 	if took == 0 {
 		o.cnt.unseen.Add(1)
@@ -366,8 +367,19 @@ func (o *OQ) finish(ack int, err error) error {
 	if ack > 0 {
 		mmio.Store32(o.regs, o.cnts.Low(), uint32(ack))
 	}
-	o.rec.put(&Record{Kind: KindOQ, Ring: uint8(o.n), Read: o.entries, Taken: o.taken, Returned: o.returned, Carry: o.owed})
+	o.record()
 	return nil
+}
+
+// record writes down where the queue stands: with this the pass is over.
+func (o *OQ) record() {
+	o.rec.put(&Record{Kind: KindOQ, Ring: uint8(o.n), Read: o.entries, Taken: o.taken, Returned: o.returned, Carry: o.owed, Debt: o.debt.packets})
+}
+
+// marked writes down how far the pass has come, before what it says is done.
+func (o *OQ) marked(m mark) {
+	o.mark = m
+	o.rec.mark(m)
 }
 
 // credit offers what is owed, never above the ceiling, and carries the rest.
@@ -380,7 +392,9 @@ func (o *OQ) credit() error {
 	if o.owed == 0 {
 		return nil
 	}
-	give := o.owed
+	// Of a whole ring the doorbell could not tell a later process whether it was given:
+	// position and credit come back to where they were.
+	give := min(o.owed, oqMask)
 	ceiling := o.ceiling.Load()
 	if o.doubt || ceiling < o.grant {
 		v, err := mmio.Checked64(o.regs, o.bell)
@@ -388,7 +402,7 @@ func (o *OQ) credit() error {
 			return err
 		}
 		have := max(int32(csr.DBellCount.Get(v)), 0)
-		give = min(o.owed, uint32(max(ceiling-have, 0)))
+		give = min(give, uint32(max(ceiling-have, 0)))
 		o.doubt = give < o.owed
 	}
 	if give < o.owed {
@@ -407,9 +421,11 @@ func (o *OQ) credit() error {
 	return nil
 }
 
-// walk takes packets and marks the time in which the counters do not add up.
-func (o *OQ) walk(n int) (took int) {
+// walk takes packets, whose counts have come or have not, and keeps the time in which
+// the counters do not add up.
+func (o *OQ) walk(n int, counted bool) (took int) {
 	o.cnt.walks.Add(1)
+	o.mark = mark{loose: !counted}
 	took = o.take(n)
 	o.cnt.walks.Add(1)
 	return took
@@ -471,7 +487,7 @@ func (o *OQ) take(n int) (took int) {
 			dst := o.pool.get(frameBytes)
 			if dst == nil && spans > 0 {
 				// What waits has the buffers: they come back with its delivery.
-				o.deliver(frames)
+				o.deliver(frames, at-start, took-1)
 				frames, spans = 0, 0
 				dst = o.pool.get(frameBytes)
 			}
@@ -487,16 +503,14 @@ func (o *OQ) take(n int) (took int) {
 		f := &o.frames[frames]
 		f.Tag, f.Verdict, f.Bytes, f.Pieces = tag, verdict, frameBytes, o.pieces[frames][:]
 		if frames++; spans == gatherBatch {
-			o.deliver(frames)
+			o.deliver(frames, o.read-start, took)
 			frames, spans = 0, 0
 		}
 	}
 	if took == 0 {
 		return 0
 	}
-	if frames > 0 {
-		o.deliver(frames)
-	}
+	o.deliver(frames, o.read-start, took)
 	o.snapshot(int64(at), foreign, span)
 	for i := start; i != o.read; i++ {
 		o.poison(i)
@@ -510,8 +524,20 @@ func (o *OQ) take(n int) (took int) {
 	return took
 }
 
-// deliver hands n frames to the sink and takes their gather buffers back.
-func (o *OQ) deliver(n int) {
+// deliver hands n frames, all that wait, to the sink and takes their gather buffers
+// back. With that the pass is done with its first entries and the packets in them.
+func (o *OQ) deliver(n int, entries uint32, packets int) {
+	m := o.mark
+	if n > 0 {
+		m.frames = uint32(n)
+		o.marked(m)
+		o.handOn(n)
+	}
+	m.entries, m.packets, m.frames = entries, uint32(packets), 0
+	o.marked(m)
+}
+
+func (o *OQ) handOn(n int) {
 	o.sink.Deliver(o.n, o.frames[:n])
 	for i := range n {
 		o.pool.put(o.gathered[i])
@@ -571,11 +597,12 @@ func (o *OQ) behind() (took int, err error) {
 	s := o.stuck
 	o.stuck.kind = notStuck
 	if l <= wire.LenOverhead {
+		o.marked(mark{entries: 1, packets: 1, loose: true})
 		o.skip(1)
 		o.debt.add(1, o.clock.Now())
 		return 0, nil
 	}
-	took = o.walk(s.visible)
+	took = o.walk(s.visible, false)
 	o.cnt.behind.Add(uint64(took))
 	o.debt.add(took, o.clock.Now())
 	if s.visible -= took; s.visible > 0 { // the rest of them has waited as long
@@ -615,15 +642,18 @@ func (o *OQ) gap(count int) (lost int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if more := int(csr.CntsCount.Get(v)) - count; more > 0 {
+	more := max(int(csr.CntsCount.Get(v))-count, 0)
+	if more > 0 {
 		o.debt.add(more, o.clock.Now())
 	}
 	o.stuck.kind = notStuck
 	if resync {
 		o.cnt.resync.Add(1)
 	}
+	lost = max(count-visible, 0)
+	o.marked(mark{entries: uint32(steps), packets: uint32(lost + more), loose: true})
 	o.skip(steps)
-	return max(count-visible, 0), nil
+	return lost, nil
 }
 
 // next returns how far behind the read index the nearest entry is that holds a

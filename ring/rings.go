@@ -2,8 +2,10 @@ package ring
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"log/slog"
 	"sync"
@@ -55,6 +57,7 @@ type Rings struct {
 	pool    *pool
 	regions []*dma.Region
 	state   state
+	header  recorder // of Header; no marks
 
 	memory sync.Mutex // held while a reader of counters is in the memory of the rings
 	freed  bool       // by Free: there is none any more
@@ -69,23 +72,35 @@ const (
 	stateDown
 )
 
-// recordsSize is the region of the adoption records: a pair for the input
-// queue, then one for each output queue.
-const recordsSize = (1 + wire.OQs) * 2 * RecordSize
-
 const regionAlign = 4096 // rings: measured to suffice (endpoint.md 9)
 
 // New allocates and fills all ring memory; no register is touched. The memory
 // stays allocated until Free.
 func New(cfg Config) (*Rings, error) {
+	r, err := prepare(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.place(r.cfg.DMA.Alloc); err != nil {
+		return nil, errors.Join(fmt.Errorf("ring: allocate %w", err), r.Free())
+	}
+	for _, o := range r.oqs {
+		o.fill()
+	}
+	return r, nil
+}
+
+// prepare checks a configuration, fills in what it leaves out, and returns rings
+// without memory.
+func prepare(cfg Config) (*Rings, error) {
 	if cfg.BAR0 == nil || cfg.DMA == nil || cfg.Clock == nil || cfg.Sink == nil {
 		return nil, errors.New("ring: config lacks BAR0, DMA, Clock or Sink")
 	}
 	if cfg.Watermark == 0 {
 		cfg.Watermark = wire.Watermark
 	}
-	if cfg.Watermark < wire.FetchBatch || cfg.Watermark%wire.FetchBatch != 0 || cfg.Watermark > 1<<20 {
-		return nil, fmt.Errorf("ring: watermark %d: want a multiple of %d up to %d", cfg.Watermark, wire.FetchBatch, 1<<20)
+	if !validWatermark(cfg.Watermark) {
+		return nil, fmt.Errorf("ring: watermark %d: want a multiple of %d up to %d", cfg.Watermark, wire.FetchBatch, maxWatermark)
 	}
 	cfg.GatherFrames = orDefault(cfg.GatherFrames, 512)
 	cfg.GatherLarge = orDefault(cfg.GatherLarge, 64)
@@ -103,11 +118,13 @@ func New(cfg Config) (*Rings, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	r := &Rings{cfg: cfg, log: cfg.Log, pool: newPool(cfg.GatherFrames, cfg.GatherLarge)}
-	if err := r.allocate(); err != nil {
-		return nil, errors.Join(err, r.Free())
-	}
-	return r, nil
+	return &Rings{cfg: cfg, log: cfg.Log, pool: newPool(cfg.GatherFrames, cfg.GatherLarge)}, nil
+}
+
+const maxWatermark = 1 << 20
+
+func validWatermark(w int) bool {
+	return w >= wire.FetchBatch && w%wire.FetchBatch == 0 && w <= maxWatermark
 }
 
 func orDefault(v, d int) int {
@@ -115,15 +132,6 @@ func orDefault(v, d int) int {
 		return d
 	}
 	return v
-}
-
-func (r *Rings) alloc(name string, size, align int) (*dma.Region, error) {
-	reg, err := r.cfg.DMA.Alloc(name, size, align)
-	if err != nil {
-		return nil, fmt.Errorf("ring: allocate %s: %w", name, err)
-	}
-	r.regions = append(r.regions, reg)
-	return reg, nil
 }
 
 // Needs are the regions that New allocates, in its order. No region is larger than a
@@ -140,46 +148,70 @@ func Needs() []dma.Need {
 	return needs
 }
 
-func (r *Rings) allocate() error {
-	records, err := r.alloc("records", recordsSize, regionAlign)
-	if err != nil {
-		return err
+// place makes the queues out of the regions that get returns, asked by name in the
+// order of Needs. What lies in them is not touched.
+func (r *Rings) place(get func(name string, size, align int) (*dma.Region, error)) error {
+	var errs []error // a region that cannot be had ends it: no further one is asked for
+	region := func(name string, size int) *dma.Region {
+		if len(errs) > 0 {
+			return nil
+		}
+		reg, err := get(name, size, regionAlign)
+		if err == nil && reg.Size() != size {
+			err = fmt.Errorf("%d bytes, want %d", reg.Size(), size)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			return nil
+		}
+		r.regions = append(r.regions, reg)
+		return reg
 	}
-	record := func(i int) recorder {
-		mem, _ := records.At(i*2*RecordSize, 2*RecordSize)
-		return recorder{mem: mem}
-	}
+	records := region("records", recordsSize)
 	for q := range wire.OQs {
 		o := &OQ{
-			n: q, regs: r.cfg.BAR0, rec: record(1 + q), verdict: r.cfg.Verdict, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
+			n: q, regs: r.cfg.BAR0, verdict: r.cfg.Verdict, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
 			cnts: csr.OutCnts.Queue(q), status: csr.OutIntStatus.Queue(q), bell: csr.OutSlistDBell.Queue(q),
 			cnt: &r.cfg.Counters.oqs[q].oqCounters, inst: r.cfg.Counters.oqs[q].inst,
 		}
-		o.grant = int32(wire.Grant(wire.OQEntries, r.cfg.Watermark))
-		o.ceiling.Store(o.grant)
-		if o.list, err = r.alloc(fmt.Sprintf("oq%d list", q), wire.OQEntries*wire.ListEntry, regionAlign); err != nil {
-			return err
-		}
-		if o.bufs, err = r.alloc(fmt.Sprintf("oq%d buffers", q), wire.OQEntries*wire.BufStride, regionAlign); err != nil {
-			return err
-		}
-		o.fill()
+		o.list = region(fmt.Sprintf("oq%d list", q), wire.OQEntries*wire.ListEntry)
+		o.bufs = region(fmt.Sprintf("oq%d buffers", q), wire.OQEntries*wire.BufStride)
 		r.oqs = append(r.oqs, o)
 	}
+	r.setWatermark(r.cfg.Watermark)
 	// After the output queues, whose buffers leave room in their pages.
 	r.iq = &IQ{
-		regs: r.cfg.BAR0, rec: record(0), cnt: &r.cfg.Counters.iq,
+		regs: r.cfg.BAR0, cnt: &r.cfg.Counters.iq,
 		bell: csr.InInstrDBell.Queue(0).Low(), cnts: csr.InCnts.Queue(0),
 	}
-	if r.iq.instr, err = r.alloc("iq0 instructions", wire.IQSlots*wire.InstrSize, regionAlign); err != nil {
-		return err
-	}
+	r.iq.instr = region("iq0 instructions", wire.IQSlots*wire.InstrSize)
 	for i := range r.iq.slots {
-		if r.iq.slots[i], err = r.alloc(fmt.Sprintf("iq0 slots from %d", i*slotsPerRegion), slotsPerRegion*wire.SlotStride, regionAlign); err != nil {
-			return err
-		}
+		r.iq.slots[i] = region(fmt.Sprintf("iq0 slots from %d", i*slotsPerRegion), slotsPerRegion*wire.SlotStride)
+	}
+	if len(errs) > 0 {
+		return errs[0]
+	}
+	r.header, r.iq.rec = recorderAt(records, recordHeader), recorderAt(records, recordIQ)
+	for q, o := range r.oqs {
+		o.rec = recorderAt(records, recordOQ+q)
 	}
 	return nil
+}
+
+// setWatermark sets what the output queues may be granted.
+func (r *Rings) setWatermark(w int) {
+	r.cfg.Watermark = w
+	for _, o := range r.oqs {
+		o.grant = int32(wire.Grant(wire.OQEntries, w))
+		o.ceiling.Store(o.grant)
+	}
+}
+
+// recorderAt is the i-th of the region of records.
+func recorderAt(records *dma.Region, i int) recorder {
+	mem, _ := records.At(i*2*RecordSize, 2*RecordSize)
+	at, _ := records.At(recordMarks+i*markStride, 8)
+	return recorder{mem: mem, at: (*[8]byte)(at)}
 }
 
 // fill writes the buffer list, which never changes again, and poisons every buffer.
@@ -266,6 +298,7 @@ func (r *Rings) Program(ctx context.Context) error {
 			return err
 		}
 	}
+	r.writeHeader(0)
 	if err := r.enableIn(ctx); err != nil {
 		return err
 	}
@@ -415,6 +448,7 @@ func (r *Rings) enableIn(ctx context.Context) error {
 		return fmt.Errorf("ring: read %s: %w", csr.InCnts.Queue(0), err)
 	}
 	r.iq.last = uint32(csr.CntsCount.Get(v))
+	r.iq.record()
 	r.store(csr.InEnable, 0, 1)
 	return nil
 }
@@ -424,24 +458,51 @@ func (r *Rings) enableIn(ctx context.Context) error {
 func (r *Rings) enableOut(q int) {
 	bell := csr.OutSlistDBell.Queue(q).Low()
 	mmio.Store32(r.cfg.BAR0, bell, csr.DBellDrain)
+	r.oqs[q].record()
 	r.store(csr.OutEnable, q, 1)
 	mmio.Barrier() // list and poison before the grant
 	mmio.Store32(r.cfg.BAR0, bell, uint32(r.oqs[q].ceiling.Load()))
 }
 
 // SetClocks writes the interrupt levels anew with the time part, once the
-// handshake has told the coprocessor's clocks per microsecond. It is safe on
-// live rings.
+// handshake has told the coprocessor's clocks per microsecond, and keeps those for a
+// process that takes the rings over. It is safe on live rings.
 func (r *Rings) SetClocks(clocksPerUS uint64) error {
 	ticks := csr.TimeTicks(clocksPerUS, uint64(r.cfg.LevelTime/time.Microsecond))
 	if ticks >= 1<<csr.OutIntLevelTicks.Width {
 		return fmt.Errorf("ring: %d clocks per microsecond give a time level of %d ticks", clocksPerUS, ticks)
 	}
 	v := csr.OutIntLevelTicks.Put(csr.OutIntLevelPkts.Put(0, uint64(r.cfg.PacketLevel)), ticks)
+	r.writeHeader(uint32(clocksPerUS)) // the handshake says it in 16 bits
 	for q := range wire.OQs {
 		r.store(csr.OutIntLevels, q, v)
 	}
 	return nil
+}
+
+// writeHeader writes down what a later process must agree with.
+func (r *Rings) writeHeader(clocks uint32) {
+	r.header.seq++
+	h := Header{Watermark: uint32(r.cfg.Watermark), Clocks: clocks, Regions: r.regionSum(), Geometry: geometry()}
+	h.put(r.header.next(), r.header.seq)
+}
+
+// geometry is this program's.
+func geometry() Geometry {
+	return Geometry{
+		IQSlots: wire.IQSlots, SlotStride: wire.SlotStride, OQs: wire.OQs,
+		OQEntries: wire.OQEntries, BufSize: wire.BufSize, BufStride: wire.BufStride,
+	}
+}
+
+// regionSum sums up where the card finds the rings. The registers and the lists say
+// most of it once more; where the slots lie is in no place of the card.
+func (r *Rings) regionSum() uint32 {
+	var b []byte
+	for _, reg := range r.regions[1:] {
+		b = binary.LittleEndian.AppendUint64(b, uint64(reg.Bus()))
+	}
+	return crc32.Checksum(b, castagnoli)
 }
 
 // Stop ends posting. The rings stay enabled and their memory stays with the

@@ -18,13 +18,13 @@ type oqCounters struct {
 	capped, returned, carry                    atomic.Uint64
 	delivered                                  atomic.Uint64
 	wdRuns, wdRescues, wdStalls, intr, drained atomic.Uint64
-	seen                                       atomic.Uint64
+	seen, adoptDup                             atomic.Uint64
 	walks                                      atomic.Uint64 // odd while packets are being taken
 }
 
 // iqCounters are the counters of the input queue.
 type iqCounters struct {
-	posted, finished, unknown, full, bytes, badCount atomic.Uint64
+	posted, finished, unknown, full, bytes, badCount, adoptLost atomic.Uint64
 }
 
 // Counters are the counters and instruments of rings. They outlive the rings: those
@@ -91,6 +91,7 @@ type OQStats struct {
 	WdRuns      uint64 `json:"rxwd_runs"`
 	WdRescues   uint64 `json:"rxwd_rescues"`
 	WdStalls    uint64 `json:"rxwd_stalls"`
+	AdoptDup    uint64 `json:"adopt_dup"` // frames handed on again when the rings were adopted
 }
 
 // Stats are the counters of the data path as a whole: sums over the queues, the
@@ -103,6 +104,7 @@ type Stats struct {
 	TxBytes    uint64 `json:"tx_posted_bytes"` // padded frames
 	TxFull     uint64 `json:"tx_iq_full"`
 	TxBadCount uint64 `json:"tx_bad_count"` // IN_CNTS moved by more than was outstanding
+	AdoptLost  uint64 `json:"adopt_lost"`   // frames that were committed and not announced when the rings were adopted
 	CreditUnit uint64 `json:"credit_unit"`  // constant 1
 
 	GatherSize int `json:"gather_buffers"`
@@ -123,6 +125,7 @@ func (c *oqCounters) stats(ring int) OQStats {
 		Lapped: c.lapped.Load(), Unseen: c.unseen.Load(), Behind: c.behind.Load(), Bound: c.bound.Load(),
 		Declined: c.declined.Load(), Handed: c.handed.Load(), Capped: c.capped.Load(), Returned: c.returned.Load(), Carry: c.carry.Load(),
 		IntrTaken: c.intr.Load(), IntrDrained: c.drained.Load(), WdRuns: c.wdRuns.Load(), WdRescues: c.wdRescues.Load(), WdStalls: c.wdStalls.Load(),
+		AdoptDup: c.adoptDup.Load(),
 	}
 }
 
@@ -157,6 +160,7 @@ func (s *OQStats) add(q *OQStats) {
 	s.WdRuns += q.WdRuns
 	s.WdRescues += q.WdRescues
 	s.WdStalls += q.WdStalls
+	s.AdoptDup += q.AdoptDup
 }
 
 // Walks tells whether packets are being taken at this moment, and how often that
@@ -219,5 +223,6 @@ func (c *Counters) Stats() Stats {
 	s.Ring = -1
 	s.TxPosted, s.TxFinished, s.TxFull = c.iq.posted.Load(), c.iq.finished.Load(), c.iq.full.Load()
 	s.TxBytes, s.TxBadCount, s.TxUnknown = c.iq.bytes.Load(), c.iq.badCount.Load(), c.iq.unknown.Load()
+	s.AdoptLost = c.iq.adoptLost.Load()
 	return s
 }

@@ -30,9 +30,19 @@
 //
 // The memory of the rings belongs to the card from Program until the
 // coprocessor reboots or bus mastering is off, whatever happens to the process.
-// A record of each ring's position (Record) lies in the same memory.
+// A record of each ring's position (Record) lies in the same memory, and beside it
+// a mark of how far the pass has come since:
+//
+//	step of a pass         a later process finds        and goes on
+//	walk                   record                       at the record
+//	mark, sink             the batch in the mark        at the batch, which is handed on again
+//	sink, mark, poison     mark behind the batch        behind it: poison, credit, acknowledge
+//	credit                 doorbell moved               acknowledges
+//	acknowledge            OUT_CNTS is what lies there  writes the record
+//	record                 record
+//
+// Adopt takes live rings over by them, and by the registers.
 //
 // The package knows neither ports nor filters: it asks a VerdictFunc and hands
-// frames to a Sink. It leaves out adoption of live rings by a new process, and
-// gather lists on transmit.
+// frames to a Sink. It leaves out gather lists on transmit.
 package ring

@@ -22,8 +22,7 @@
 //
 // The card is not the client's: one process is one boot of the coprocessor, whoever
 // connects, and the next client finds it as the last one left it. Only RESET boots
-// it again, and the faults ResetOnOpen and BusResetOnClose, for which a client is who
-// opens and closes it. What a client has mapped of BAR2 does not go to sleep (D3hot).
+// it again.
 //
 // # What a client may do
 //

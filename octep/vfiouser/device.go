@@ -12,7 +12,6 @@ import (
 
 	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
-	"oxpd/internal/sys"
 	"oxpd/internal/vfu"
 	"oxpd/octep/csr"
 )
@@ -46,11 +45,11 @@ func (e *OpenError) Hint() string {
 type Device struct {
 	path string
 	conn *conn
-	bar2 mapped
+	bar2 mappedBAR
 	dma  *dma.Kept
 
 	mu   sync.Mutex
-	irqs map[int]*sys.Events
+	irqs map[int]*irq
 }
 
 // Open connects to a server. It touches nothing of the card.
@@ -87,8 +86,8 @@ func open(ctx context.Context, path string) (*Device, error) {
 }
 
 func newDevice(path string, sock *net.UnixConn) *Device {
-	d := &Device{path: path, conn: newConn(sock), irqs: map[int]*sys.Events{}}
-	d.bar2.Rest = bar{d.conn, vfu.RegionBAR0 + 2, csr.BAR2Size}
+	d := &Device{path: path, conn: newConn(sock), irqs: map[int]*irq{}}
+	d.bar2.bar = bar{d.conn, vfu.RegionBAR0 + 2, csr.BAR2Size}
 	return d
 }
 
@@ -184,7 +183,7 @@ func (d *Device) Name() string { return Scheme + d.path }
 func (d *Device) BAR0() mmio.Space { return bar{d.conn, vfu.RegionBAR0, csr.BAR0Size} }
 
 // BAR2 implements octep.Device.
-func (d *Device) BAR2() mmio.Space { return &d.bar2.Pieces }
+func (d *Device) BAR2() mmio.Space { return &d.bar2 }
 
 // DMA implements octep.Device. The memory ends with this process, unless it is kept.
 func (d *Device) DMA() dma.Provider { return d.dma }
@@ -218,7 +217,7 @@ func (d *Device) BindIRQ(vector int, fn func()) error {
 	defer d.mu.Unlock()
 	if old := d.irqs[vector]; old != nil {
 		err := d.setIRQ(vector)
-		old.Close()
+		old.close()
 		delete(d.irqs, vector)
 		if err != nil && !errors.Is(err, mmio.ErrGone) {
 			return err
@@ -227,12 +226,12 @@ func (d *Device) BindIRQ(vector int, fn func()) error {
 	if fn == nil {
 		return nil
 	}
-	i, err := sys.NewEvents(fn)
+	i, fd, err := newIRQ(fn)
 	if err != nil {
 		return fmt.Errorf("vfiouser: bind vector %d: %w", vector, err)
 	}
-	if err := d.setIRQ(vector, i.FD()); err != nil {
-		i.Close()
+	if err := d.setIRQ(vector, fd); err != nil {
+		i.close()
 		return err
 	}
 	d.irqs[vector] = i
@@ -256,7 +255,7 @@ func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for v, i := range d.irqs {
-		i.Close()
+		i.close()
 		delete(d.irqs, v)
 	}
 	err := d.bar2.unmap()

@@ -232,13 +232,8 @@ func (c *Card) powerOn() {
 // what CheckConservation adds up starts at 0. Memory stays registered.
 func (c *Card) Reboot() {
 	c.lock()
-	c.target.stop()
 	c.killed = false
-	c.cfg.powerOn()
-	if c.faults.LoseAddresses {
-		c.cfg.loseAddresses()
-	}
-	c.powerOn()
+	c.reset()
 	c.leave()
 }
 
@@ -259,9 +254,39 @@ func (c *Card) FunctionReset() {
 	c.leave()
 }
 
+// Opened tells the card that somebody has opened the function: ResetOnOpen.
+func (c *Card) Opened() {
+	c.lock()
+	if c.faults.ResetOnOpen {
+		c.functionReset()
+	}
+	c.leave()
+}
+
+// Closed tells the card that nobody has it open any more: BusResetOnClose.
+func (c *Card) Closed() {
+	c.lock()
+	if c.faults.BusResetOnClose {
+		c.reset()
+	}
+	c.leave()
+}
+
+// reset is that of the bus, and of power: everything starts anew. Held: c.mu.
+func (c *Card) reset() {
+	c.target.stop()
+	c.cfg.powerOn()
+	if c.faults.LoseAddresses {
+		c.cfg.loseAddresses()
+	}
+	c.cfg.softReset(c.faults.WakeResets)
+	c.powerOn()
+}
+
 // functionReset is a function level reset (choice 17). Held: c.mu.
 func (c *Card) functionReset() {
 	c.cfg.functionReset()
+	c.cfg.softReset(c.faults.WakeResets)
 	c.target.stop()
 	if c.o.Choices.FLRKeepsRings {
 		c.fpDead = true

@@ -12,6 +12,8 @@ import (
 const (
 	cfgSubsys  = 0x2c
 	cfgCapPtr  = 0x34
+	cfgPM      = 0x40 // power management
+	cfgPMCtl   = cfgPM + 0x04
 	cfgPCIe    = 0x70 // on record
 	cfgDevCap  = cfgPCIe + 0x04
 	cfgDevCtl  = cfgPCIe + 0x08
@@ -31,7 +33,11 @@ const (
 	devCapFLR       = 1 << 28
 	msixEnable      = 1 << 15
 	msixMaskAll     = 1 << 14
+	pmVersion       = 3
+	pmStateMask     = 3      // D0 to D3hot
+	pmNoSoftReset   = 1 << 3 // registers survive D3hot
 	barType64       = 0x4
+	capPM           = 0x01
 	capPCIe         = 0x10
 	capMSIX         = 0x11
 	extVSEC         = 0x000b
@@ -72,9 +78,11 @@ func (s *configSpace) powerOn() {
 	bar(2, 0xec000000, csr.BAR2Size)
 	bar(4, 0xf4800000, csr.BAR4Size)
 	s.put(cfgSubsys, cfgSubsysVendor|board.DevicePF<<16, 0, 4)
-	s.put(cfgCapPtr, cfgPCIe, 0, 1)
+	s.put(cfgCapPtr, cfgPM, 0, 1)
 	s.put(0x3c, 0, 0xff, 1) // interrupt line
 
+	s.put(cfgPM, capPM|cfgPCIe<<8|pmVersion<<16, 0, 4)
+	s.put(cfgPMCtl, pmNoSoftReset, pmStateMask, 2)
 	s.put(cfgPCIe, capPCIe|cfgMSIX<<8|pcieEndpointV2<<16, 0, 4)
 	s.put(cfgDevCap, devCapFLR, 0, 4)
 	s.put(cfgDevCtl, 0x2810, 0x7fff, 2)
@@ -122,8 +130,25 @@ func (s *configSpace) functionReset() {
 	copy(s.b[csr.CfgBAR0:], bars[:])
 }
 
-func (s *configSpace) busMaster() bool { return s.b[csr.CfgCommand]&csr.CfgCommandBusMaster != 0 }
-func (s *configSpace) memory() bool    { return s.b[csr.CfgCommand]&csr.CfgCommandMemory != 0 }
+// softReset says in config space whether leaving D3hot is a reset.
+func (s *configSpace) softReset(resets bool) {
+	s.b[cfgPMCtl] |= pmNoSoftReset
+	if resets {
+		s.b[cfgPMCtl] &^= pmNoSoftReset
+	}
+}
+
+// awake tells whether the function is in D0. In D3hot it answers config space and
+// nothing else.
+func (s *configSpace) awake() bool { return s.b[cfgPMCtl]&pmStateMask == 0 }
+
+func (s *configSpace) busMaster() bool {
+	return s.awake() && s.b[csr.CfgCommand]&csr.CfgCommandBusMaster != 0
+}
+
+func (s *configSpace) memory() bool {
+	return s.awake() && s.b[csr.CfgCommand]&csr.CfgCommandMemory != 0
+}
 func (s *configSpace) msixOn() bool {
 	ctl := binary.LittleEndian.Uint16(s.b[cfgMSIX+2:])
 	return ctl&msixEnable != 0 && ctl&msixMaskAll == 0
@@ -148,7 +173,7 @@ func (c *Card) ConfigRead(off, width int) uint32 {
 func (c *Card) ConfigWrite(off, width int, v uint32) {
 	c.lock()
 	if c.configOK("write", off, width) {
-		flr := false
+		flr, slept := false, !c.cfg.awake()
 		for i := 0; i < width; i++ {
 			b, m := byte(v>>(8*i)), c.cfg.mask[off+i]
 			c.cfg.b[off+i] = c.cfg.b[off+i]&^m | b&m
@@ -161,7 +186,7 @@ func (c *Card) ConfigWrite(off, width int, v uint32) {
 				}
 			}
 		}
-		if flr {
+		if flr || slept && c.cfg.awake() && c.faults.WakeResets {
 			c.functionReset()
 		}
 		c.msixPending()

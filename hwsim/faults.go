@@ -18,6 +18,10 @@ type Faults struct {
 
 	LoseAddresses bool // a reboot leaves the base addresses 0, as under a host that runs: the BARs read all-ones until somebody writes them
 
+	ResetOnOpen     bool // a function reset when somebody opens the function, as vfio-pci asks for one (endpoint.md 17, 1)
+	BusResetOnClose bool // a reset of everything when the last one has closed it, as vfio-pci asks for one
+	WakeResets      bool // D3hot is left by a function reset; without, registers and coprocessor sleep through
+
 	LoseMessages  RingMask      // [1] a ring's interrupt message is lost at its edge
 	StatusStops   RingMask      // [2] no delivery while OUT_INT_STATUS is latched
 	LateData      RingMask      // [3] the count is raised LateBy before the packet is visible

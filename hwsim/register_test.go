@@ -44,7 +44,8 @@ func TestConfigSpace(t *testing.T) {
 	defer c.Close()
 	assert.EqualValues(t, 0xa300177d, c.ConfigRead(0, 4))
 	assert.EqualValues(t, 0x0b800001, c.ConfigRead(8, 4))
-	assert.EqualValues(t, 0x70, c.ConfigRead(0x34, 1))
+	assert.EqualValues(t, 0x40, c.ConfigRead(0x34, 1))
+	assert.EqualValues(t, 0x7001, c.ConfigRead(0x40, 2), "power management, then PCI Express where the record has it")
 
 	t.Run("bars answer sizing and keep their kind", func(t *testing.T) {
 		for bar, size := range map[int]uint64{0: 8 << 20, 2: 64 << 20, 4: 1 << 20} {

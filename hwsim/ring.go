@@ -357,6 +357,7 @@ func (c *Card) faultsChanged() {
 			r.out.stuck = false
 		}
 	}
+	c.cfg.softReset(c.faults.WakeResets)
 	c.target.faultsChanged()
 	c.kickRings()
 	if c.fly.len() > 0 && !c.gone() {

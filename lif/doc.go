@@ -22,8 +22,8 @@
 // mask for an empty one, so the table is always read first.
 //
 // An entry that is live when a port is provisioned for the first time was left by
-// an earlier oxpd or by the vendor. Its MTU, representor and DF bit are adopted;
-// its MAC, mode and flags are put right when they differ.
+// an earlier oxpd or by the vendor. Its MTU, mode, representor and DF bit are adopted;
+// its MAC and flags are put right when they differ. Who wants another mode sets it.
 //
 // # One field at a time
 //

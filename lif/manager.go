@@ -161,7 +161,7 @@ func (m *Manager) set(q *port, f func(*State)) {
 }
 
 // Provision wants a LIF with this address behind the port and makes it so: L3
-// mode, up, MTU 1,500 or that of a live entry. Of a port that was provisioned
+// mode, up, MTU 1,500, or mode and MTU of a live entry. Of a port that was provisioned
 // before, the address alone is new: its mode and its MTU stay. The address comes
 // from NetAgent and is never computed. On failure the want stands and Reconcile
 // goes on.
@@ -379,9 +379,12 @@ func (m *Manager) compareDF(q *port, have msg.LIF) {
 }
 
 // adopt takes over what an earlier owner of a live entry set and oxpd does not
-// decide.
+// decide, or not yet: a port in a bridge that goes through another mode drops frames.
 func (m *Manager) adopt(q *port, have msg.LIF) {
 	m.set(q, func(s *State) {
+		if have.Fwd == msg.FwdL2 || have.Fwd == msg.FwdL3 {
+			s.Want.Fwd = have.Fwd
+		}
 		if board.CheckMTU(int(have.MTU)) == nil {
 			s.Want.MTU = have.MTU
 		}

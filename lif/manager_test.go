@@ -215,6 +215,7 @@ func TestProvisionCreatesThenBindsThenReads(t *testing.T) {
 func TestRestartOnALiveTableChangesNothing(t *testing.T) {
 	old := provisioned(t, allPorts()...)
 	require.NoError(t, old.SetMTU(bg, f1, 9000))
+	require.NoError(t, old.SetMode(bg, f1, msg.FwdL2))
 	entry := old.lifs[0]
 	entry.Representor, entry.DF = 4095, true // as the vendor leaves iface 0
 	old.lifs[0] = entry
@@ -229,6 +230,7 @@ func TestRestartOnALiveTableChangesNothing(t *testing.T) {
 	require.Len(t, old.binds, 12, "the tag map cannot be read, so it is written once")
 	require.Equal(t, before, old.lifs)
 	require.Equal(t, uint16(9000), m.State(f1).Want.MTU, "a live entry's MTU is adopted")
+	require.Equal(t, uint8(msg.FwdL2), m.State(f1).Want.Fwd, "and its mode")
 
 	t.Run("an entry removed behind oxpd's back is created", func(t *testing.T) {
 		delete(old.lifs, 4096)

@@ -7,26 +7,37 @@ import (
 	"strings"
 
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/daemon/config"
 	"oxpd/octep"
 	"oxpd/octep/discover"
 	"oxpd/octep/sysfs"
+	"oxpd/octep/vfio"
 	"oxpd/octep/vfiouser"
 )
 
 // opens opens a card.
 type opens func(context.Context) (octep.Device, error)
 
-// opener returns what opens the card that --sim and --device name, or else the
-// configuration, or else the only one of this machine; nil for a simulated one inside
-// this process.
-func opener(sim bool, device, configured, usage string) (opens, error) {
+// choice is what the flags of oxpd run say about the card.
+type choice struct {
+	sim         bool
+	device      string
+	acceptReset bool
+}
+
+// opener returns what opens the card that the flags name, or else the configuration, or
+// else the only one of this machine; nil for a simulated one inside this process.
+func opener(flags choice, cfg config.Config, usage string) (opens, error) {
+	device := flags.device
 	switch {
-	case sim && device != "":
+	case flags.sim && device != "":
 		return nil, &usageError{errors.New("--sim and --device are two cards: give one of them"), usage}
-	case sim:
+	case flags.acceptReset && (flags.sim || cfg.Access != config.AccessVFIO):
+		return nil, &usageError{errors.New("--i-accept-reset is about a card that is reached with access: vfio"), usage}
+	case flags.sim:
 		return nil, nil
 	case device == "":
-		device = configured
+		device = cfg.Device
 	}
 	if path, ok := strings.CutPrefix(device, vfiouser.Scheme); ok {
 		return socketOpener(device, path, usage)
@@ -40,17 +51,24 @@ func opener(sim bool, device, configured, usage string) (opens, error) {
 	if err != nil {
 		return nil, noCard(err)
 	}
-	return func(context.Context) (octep.Device, error) {
+	return func(ctx context.Context) (octep.Device, error) {
 		c, err := h.Card(c.Address) // as it is by now
 		if err != nil {
 			return nil, err
 		}
-		d, err := sysfs.Open(h, c)
-		if err != nil {
-			return nil, err // and no device that holds none
+		if cfg.Access == config.AccessVFIO {
+			return opened(vfio.Open(ctx, h, c, vfio.Options{AcceptReset: flags.acceptReset}))
 		}
-		return d, nil
+		return opened(sysfs.Open(h, c))
 	}, nil
+}
+
+// opened is d, and no device that holds none.
+func opened[D octep.Device](d D, err error) (octep.Device, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // pciName checks the name of a PCI function; empty stays empty.
@@ -70,11 +88,7 @@ func socketOpener(device, path, usage string) (opens, error) {
 		return nil, &usageError{fmt.Errorf("device %q: %w", device, err), usage}
 	}
 	return func(ctx context.Context) (octep.Device, error) {
-		d, err := vfiouser.Open(ctx, path)
-		if err != nil {
-			return nil, err // and no device that holds none
-		}
-		return d, nil
+		return opened(vfiouser.Open(ctx, path))
 	}, nil
 }
 

@@ -158,6 +158,7 @@ func TestUsage(t *testing.T) {
 		{"unknown flag", []string{"status", "--jsn"}, 2, "unknown flag: --jsn", ""},
 		{"unknown command of config", []string{"config", "chck"}, 2, `unknown command "chck"`, ""},
 		{"run with two cards", []string{"run", "--sim", "--device", "vfio-user:" + none}, 2, "--sim and --device are two cards", ""},
+		{"run that accepts a reset that cannot be", []string{"run", "--i-accept-reset"}, 2, "--i-accept-reset is about a card that is reached with access: vfio", ""},
 		{"run with a device of another kind", []string{"run", "--device", "eth0"}, 2, `device "eth0": want a PCI address such as 0000:01:00.0, or vfio-user:PATH`, ""},
 		{"bind of what is no device", []string{"bind", "--device", "../x"}, 2, `device "../x": want a PCI address such as 0000:01:00.0`, ""},
 		{"unbind of what is no device", []string{"unbind", "--device", "1:0"}, 2, `device "1:0": want a PCI address such as 0000:01:00.0`, ""},

@@ -20,14 +20,16 @@ import (
 
 func (a *app) runCommand() *cobra.Command {
 	var (
-		sim, debug   bool
-		file, device string
+		card  choice
+		debug bool
+		file  string
 	)
 	cmd := &cobra.Command{
 		Use: "run", Short: "the daemon", Args: args(0, 0),
 		Long: "Brings the card up, gives the host its twelve ports as oxp1 to oxp12, and serves until SIGTERM, SIGINT or oxpd stop.\n" +
 			"Drives the card of this machine; --device says which, if there are several. --sim drives a simulated card inside this process,\n" +
-			"--device vfio-user:PATH one that oxpd sim serve shows on a socket.\n" +
+			"--device vfio-user:PATH one that oxpd sim serve shows on a socket. With access: vfio in the configuration the card is reached through\n" +
+			"vfio-pci and an IOMMU (oxpd bind), and refused where that may reset it: what a reset does to a coprocessor that runs is on no record.\n" +
 			"SIGHUP reads the configuration file again, with the same flags laid over it: settings of ports, switch.size, link-poll and reconcile\n" +
 			"are put into force, and the log names each other key that has changed, and needs a restart. A file that is wrong changes nothing.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,15 +41,16 @@ func (a *app) runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			open, err := opener(sim, device, cfg.Device, cmd.UseLine())
+			open, err := opener(card, cfg, cmd.UseLine())
 			if err != nil {
 				return err
 			}
 			return a.run(cmd.Context(), cfg, r, debug, open)
 		},
 	}
-	cmd.Flags().BoolVar(&sim, "sim", false, "drive the simulated card inside this process")
-	cmd.Flags().StringVar(&device, "device", "", "drive the card at this PCI address, or at vfio-user:PATH, the socket of oxpd sim serve")
+	cmd.Flags().BoolVar(&card.sim, "sim", false, "drive the simulated card inside this process")
+	cmd.Flags().StringVar(&card.device, "device", "", "drive the card at this PCI address, or at vfio-user:PATH, the socket of oxpd sim serve")
+	cmd.Flags().BoolVar(&card.acceptReset, "i-accept-reset", false, "with access: vfio, open the card also where that, or its end, may reset it")
 	cmd.Flags().StringVar(&file, "config", "", "configuration file (see oxpd config show)")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log each control operation")
 	return cmd

@@ -22,7 +22,8 @@
 //
 // The card is not the client's: one process is one boot of the coprocessor, whoever
 // connects, and the next client finds it as the last one left it. Only RESET boots
-// it again.
+// it again, and the faults ResetOnOpen and BusResetOnClose, for which a client is who
+// opens and closes it. What a client has mapped of BAR2 does not go to sleep (D3hot).
 //
 // # What a client may do
 //

@@ -602,6 +602,27 @@ func TestSecondClient(t *testing.T) {
 	assert.Zero(t, mem[0])
 }
 
+// TestResetByClients: a client is who opens the function and closes it.
+func TestResetByClients(t *testing.T) {
+	r := newRig(t)
+	c := r.connect()
+	fresh := func(c *client) bool { return c.load(0, 0x20180, 8) != 0x1122334455667788 }
+	again := func(fault func(f *hwsim.Faults)) *client {
+		c.enable()
+		c.store(0, 0x20180, 8, 0x1122334455667788)
+		require.False(t, fresh(c))
+		r.card.Faults(fault)
+		require.NoError(t, c.conn.Close())
+		c = r.connect()
+		c.enable()
+		return c
+	}
+	assert.False(t, fresh(again(func(*hwsim.Faults) {})))
+	assert.True(t, fresh(again(func(f *hwsim.Faults) { f.ResetOnOpen = true })))
+	assert.True(t, fresh(again(func(f *hwsim.Faults) { f.ResetOnOpen, f.BusResetOnClose = false, true })))
+	assert.False(t, fresh(again(func(f *hwsim.Faults) { f.BusResetOnClose = false })))
+}
+
 // TestDescriptors has VF-5: whatever comes beside a message is closed.
 func TestDescriptors(t *testing.T) {
 	const rounds = 10_000

@@ -71,6 +71,9 @@ func (c *session) run() {
 	_ = c.conn.Close() // whatever ended it
 	c.dropLines(0, csr.MSIXVectors)
 	c.unmapAll()
+	if c.greeted {
+		c.s.card.Closed()
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		c.s.log.Info("client left")
 		return
@@ -255,6 +258,7 @@ func (c *session) version(r *request) ([]byte, error) {
 		return nil, fmt.Errorf("version %d.%d, transfers of %d bytes: want 0.x and at least 8: %w", h.Major, h.Minor, h.MaxTransfer, errEnd)
 	}
 	c.greeted = true
+	c.s.card.Opened()
 	c.transfer = uint32(min(h.MaxTransfer, maxTransfer))
 	own := vfu.Capabilities{MaxFDs: maxFDs, MaxTransfer: maxTransfer, MaxMaps: maxMaps, PageSizes: pageSize}
 	return vfu.Hello{Capabilities: own}.Append(nil), nil

@@ -59,7 +59,8 @@ var rules = map[string][]string{
 	"octep":          below,
 	"octep/discover": append([]string{sysUnix, pci}, below...),
 	"octep/sysfs":    append([]string{"octep", "octep/discover", sysUnix}, below...),
-	"octep/vfiouser": append([]string{sysUnix}, below...),
+	"octep/vfio":     append([]string{"octep/discover", "internal/sys", sysUnix}, below...),
+	"octep/vfiouser": append([]string{"internal/sys", sysUnix}, below...),
 	"ring":           below,
 	"rpc":            below,
 	"internal/nwa":   below,
@@ -93,7 +94,7 @@ var rules = map[string][]string{
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
 		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "octep", "octep/discover", "octep/sysfs",
-		"octep/vfiouser", "internal/sys", cobra, sysUnix}, layouts...),
+		"octep/vfio", "octep/vfiouser", "internal/sys", cobra, sysUnix}, layouts...),
 	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),
 	"docs":     {},
 }
@@ -301,7 +302,7 @@ func TestDependencyGraph(t *testing.T) {
 
 // drivers are the packages that drive a card and must not know that it may be
 // a simulated one.
-var drivers = []string{"octep", "octep/discover", "octep/sysfs", "octep/vfiouser", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/daemon", "internal/probe", "internal/mmio", "internal/dma", "internal/sys"}
+var drivers = []string{"octep", "octep/discover", "octep/sysfs", "octep/vfio", "octep/vfiouser", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/daemon", "internal/probe", "internal/mmio", "internal/dma", "internal/sys"}
 
 // reached returns what is wrong with all that a package depends on.
 func reached(pkg string, deps []string) []string {

@@ -5,10 +5,13 @@ import (
 	"sync"
 )
 
-// chosen is a provider that chooses bus addresses itself. They start above 4 GiB,
-// are far from every CPU address, and have a hole behind each region, so that a sum
-// that runs over the end hits nothing.
+// chosen is a provider that chooses bus addresses itself. Without take they start above
+// 4 GiB, are far from every CPU address, have a hole behind each region, so that a sum
+// that runs over the end hits nothing, and none is used again.
 type chosen struct {
+	take func(size, align uint64) (bus uint64, err error) // nil: next
+	give func(bus, size uint64)                           // back, what take took
+
 	// make returns zeroed pages and what tells the device about them, which is
 	// called once.
 	make   func(name string, size int) (mem []byte, tell func(bus uint64) error, err error)
@@ -37,13 +40,16 @@ func (p *chosen) Alloc(name string, size, align int) (*Region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dma: alloc %s: map %d bytes: %w", name, pages, err)
 	}
-	a := uint64(max(align, pageSize))
-	bus := (p.next + a - 1) &^ (a - 1)
-	if err := tell(bus); err != nil {
-		_ = unmapPages(mem) // the error that matters is the device's
+	bus, err := p.address(uint64(pages), uint64(max(align, pageSize)))
+	if err == nil {
+		if err = tell(bus); err != nil {
+			p.back(bus, uint64(pages))
+		}
+	}
+	if err != nil {
+		_ = unmapPages(mem) // the error that matters is the other one
 		return nil, fmt.Errorf("dma: alloc %s: %w", name, err)
 	}
-	p.next = bus + uint64(pages) + chosenHole
 	r := NewRegion(name, mem[:size:size], BusAddr(bus))
 	p.own(r, mem)
 	return r, nil
@@ -57,6 +63,23 @@ func (p *chosen) own(r *Region, mem []byte) {
 	p.pages[r] = mem
 }
 
+// address chooses one. Held: p.mu.
+func (p *chosen) address(size, align uint64) (uint64, error) {
+	if p.take != nil {
+		return p.take(size, align)
+	}
+	bus := (p.next + align - 1) &^ (align - 1)
+	p.next = bus + size + chosenHole
+	return bus, nil
+}
+
+// back gives an address back that the device does not know. Held: p.mu.
+func (p *chosen) back(bus, size uint64) {
+	if p.give != nil {
+		p.give(bus, size)
+	}
+}
+
 // Free implements Provider: the device loses the range first.
 func (p *chosen) Free(r *Region) error {
 	p.mu.Lock()
@@ -68,6 +91,7 @@ func (p *chosen) Free(r *Region) error {
 	if err := p.forget(uint64(r.bus), len(mem)); err != nil {
 		return fmt.Errorf("dma: free %s: %w", r.name, err) // still the device's, still ours to free
 	}
+	p.back(uint64(r.bus), uint64(len(mem)))
 	delete(p.pages, r)
 	if err := unmapPages(mem); err != nil {
 		return fmt.Errorf("dma: free %s: %w", r.name, err)

@@ -118,11 +118,12 @@ func (k *Kept) SetKeeps(keeps bool) { k.keeps.Store(keeps) }
 // Keeps implements Provider.
 func (k *Kept) Keeps() bool { return k.keeps.Load() }
 
-// Held implements Holder: the region is given once.
+// Held implements Holder. Of regions of one name it is the youngest: a process that
+// died before it told the card anything may have left others. A region is given once.
 func (k *Kept) Held(name string, size, align int) (*Region, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for i := range k.table.count() {
+	for i := k.table.count() - 1; i >= 0; i-- {
 		e := k.table.entry(i)
 		if e.name != name || k.taken[i] || size <= 0 || e.size != (keptRegion{size: int64(size)}).pages() || align <= 0 || e.bus%uint64(align) != 0 {
 			continue

@@ -146,6 +146,21 @@ func TestKeptMemoryIsFoundByName(t *testing.T) {
 	require.NoError(t, later.Close())
 }
 
+func TestKeptGivesTheYoungest(t *testing.T) {
+	d := &far{maps: map[uint64][]byte{}}
+	k, err := NewKept(d)
+	require.NoError(t, err)
+	_, err = k.Alloc("records", 4096, 64)
+	require.NoError(t, err)
+	young, err := k.Alloc("records", 4096, 64)
+	require.NoError(t, err)
+	later, err := OpenKept(d, nextProcess(t, k))
+	require.NoError(t, err)
+	r, err := later.Held("records", 4096, 64)
+	require.NoError(t, err)
+	assert.Equal(t, young.Bus(), r.Bus())
+}
+
 // A process that dies between the table and the device, and a device that refuses.
 func TestKeptAddressesAreNotUsedTwice(t *testing.T) {
 	d := &far{maps: map[uint64][]byte{}}

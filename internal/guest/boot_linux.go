@@ -19,6 +19,7 @@ type Options struct {
 	Socket   string            // of the PCI device
 	IOMMU    bool              // an emulated Intel IOMMU between the device and memory
 	Files    map[string][]byte // in the guest's file system, by path without a leading slash
+	Modules  map[string]string // parameters of kernel modules, by name
 	Commands []string          // run one after the other: a path and arguments without spaces in them
 	Limit    time.Duration     // from the start of QEMU to its end; 0: two minutes
 }
@@ -79,7 +80,7 @@ func Boot(ctx context.Context, p *Parts, dir string, init []byte, o Options) ([]
 
 // arguments are QEMU's.
 func (o *Options) arguments(p *Parts, initrd, console, results string) []string {
-	machine, kernel := "q35,accel=tcg,memory-backend=ram", fmt.Sprintf("console=ttyS0 quiet panic=-1 hugepages=%d", hugePages)
+	machine, kernel := "q35,accel=tcg,memory-backend=ram", fmt.Sprintf("console=ttyS0 quiet panic=-1 no_timer_check hugepages=%d", hugePages)
 	var iommu []string
 	if o.IOMMU {
 		machine += ",kernel-irqchip=split"
@@ -109,7 +110,7 @@ func (o *Options) pack(p *Parts, path string, init []byte) error {
 			return fmt.Errorf("guest: %w", err)
 		}
 		files["modules/"+m+".ko"] = b
-		order = append(order, "/modules/"+m+".ko")
+		order = append(order, strings.TrimSpace("/modules/"+m+".ko "+o.Modules[m]))
 	}
 	files["modules/order"] = []byte(strings.Join(order, "\n") + "\n")
 	for _, d := range []string{"proc", "sys", "dev", "tmp"} {

@@ -2,10 +2,12 @@ package guest
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,10 +59,11 @@ func TestGuest(t *testing.T) {
 		name    string
 		iommu   bool
 		files   map[string][]byte
+		modules map[string]string
 		command string
 	}{
-		{"sysfs", false, both, "/inside.test -test.v"},
-		{"IOMMU", true, both, "/inside.test -test.v -test.skip ^(TestDaemon|TestSysfs)$"},
+		{"sysfs", false, both, nil, "/inside.test -test.v -test.skip ^TestVFIO"},
+		{"IOMMU", true, both, map[string]string{"vfio-pci": "disable_idle_d3=1"}, "/inside.test -test.v -test.skip ^(TestDaemon|TestSysfs.*)$"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -74,10 +77,11 @@ func TestGuest(t *testing.T) {
 			served := make(chan error, 1)
 			go func() { served <- srv.Serve() }()
 			card.Start()
+			end := newFar(t, card)
 			done, quiet := make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(quiet)
-				broadcasts(card, done)
+				broadcasts(card, done, func() bool { return end.busy.Load() > 0 })
 			}()
 			defer func() {
 				close(done)
@@ -89,7 +93,7 @@ func TestGuest(t *testing.T) {
 			}()
 
 			commands, err := Boot(ctx, parts, dir, init, Options{
-				Socket: path, IOMMU: tt.iommu, Files: tt.files,
+				Socket: path, IOMMU: tt.iommu, Files: tt.files, Modules: tt.modules,
 				Commands: []string{tt.command}, Limit: limit,
 			})
 			require.NoError(t, err)
@@ -101,15 +105,35 @@ func TestGuest(t *testing.T) {
 			}
 			assert.Equal(t, 0, commands[0].Exit, commands[0].Output)
 			assert.EqualValues(t, 1, card.Doorbells()[153], "the doorbell of the guest has arrived")
-			for _, r := range card.Reports() {
-				assert.Equal(t, hwsim.ReportDecodeOff, r.Name, "a store that was under way when decoding went off, and nothing else: %s", r)
-			}
+			reports(t, card, tt.iommu)
 		})
 	}
 }
 
-// broadcasts sends frames into PortF1, of one buffer and of six, until done.
-func broadcasts(card *hwsim.Card, done <-chan struct{}) {
+// reports judges what the model has found wrong: what the guest provokes, and nothing
+// else. Behind the IOMMU a ring is told addresses that are nobody's.
+func reports(t *testing.T, card *hwsim.Card, iommu bool) {
+	t.Helper()
+	provoked := map[string]string{
+		hwsim.ReportDecodeOff:    "", // accesses that were under way when decoding went off
+		hwsim.ReportBusMasterOff: "", // nobody tells the card that oxpd has ended, or that bus mastering went with the decoding
+	}
+	if iommu {
+		provoked[hwsim.ReportInstruction] = "tlen 0 is below"
+		provoked[hwsim.ReportDMAOutside] = "instruction fetch of 64 bytes at 0x76543000, instruction fetch of 64 bytes at 0x100000, read of 0 bytes at 0x0"
+		all := fmt.Sprint(card.Reports())
+		assert.Contains(t, all, "instruction fetch of 64 bytes at 0x76543000", "an address that was never mapped")
+		assert.Contains(t, all, "instruction fetch of 64 bytes at 0x100000", "one that was, and is not any more")
+	}
+	for _, r := range card.Reports() {
+		text, ok := provoked[r.Name]
+		assert.True(t, ok && (text == "" || strings.Contains(text, r.Text) || strings.Contains(r.Text, text)), "%s", r)
+	}
+}
+
+// broadcasts sends frames into PortF2, of one buffer and of six, until done. Those that a port
+// does not take are counted, and disturb who counts: pause.
+func broadcasts(card *hwsim.Card, done <-chan struct{}, pause func() bool) {
 	every := time.NewTicker(5 * time.Millisecond)
 	defer every.Stop()
 	for n := 0; ; n++ {
@@ -117,9 +141,12 @@ func broadcasts(card *hwsim.Card, done <-chan struct{}) {
 		case <-done:
 			return
 		case <-every.C:
+			if pause() {
+				continue
+			}
 			f := make([]byte, []int{60, 9014}[n%2])
 			copy(f, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5})
-			card.Wire(uint16(board.ByIndex(8).Tag)).Send(f)
+			card.Wire(uint16(board.ByIndex(9).Tag)).Send(f)
 		}
 	}
 }

@@ -37,6 +37,12 @@ func (m *Mapped) at(off, width uint32) unsafe.Pointer {
 	return unsafe.Pointer(&m.mem[off])
 }
 
+// contains tells whether a CPU address is one of the mapping.
+func (m *Mapped) contains(addr uintptr) bool {
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(m.mem)))
+	return addr >= start && addr-start < uintptr(len(m.mem))
+}
+
 // Load32 reads 32 bits.
 func (m *Mapped) Load32(off uint32) uint32 { return atomic.LoadUint32((*uint32)(m.at(off, 4))) }
 

@@ -1,8 +1,8 @@
 // Package mmio is the one way to a BAR: every load and every store of device
 // registers goes through a Space, at the width that its caller states.
 //
-// Two kinds of Space exist: Mapped, memory of a real BAR, and whatever a
-// simulated card answers. The typed helpers Load64, Store64 and Store32 keep a
+// Two kinds of Space exist: Mapped, memory of a real BAR, perhaps Guarded against
+// its loss, and whatever a simulated card answers. The typed helpers Load64, Store64 and Store32 keep a
 // 64-bit register from being touched 32 bits wide and the other way round:
 // octep/csr marks its offsets with Is64 or Is32.
 //

@@ -11,6 +11,8 @@
 // cannot be brought home again is never returned to the scheduler: it ends
 // with the goroutine.
 //
+// Events is an eventfd that somebody listens to; Ioctl takes the layout of a C structure.
+//
 // ListenUnix makes a unix socket where a dead process may have left one.
 //
 // Left out: multi-queue TAPs, vhost, eBPF filters, namespaces other than the

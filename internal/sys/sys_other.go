@@ -81,3 +81,24 @@ func (*TAP) File() *os.File { return nil }
 
 // Close returns nil.
 func (*TAP) Close() error { return nil }
+
+// Events is an eventfd, which only Linux has.
+type Events struct{}
+
+// NewEvents returns errors.ErrUnsupported.
+func NewEvents(func()) (*Events, error) { return nil, unsupported("make an eventfd") }
+
+// FD returns -1.
+func (*Events) FD() int { return -1 }
+
+// Close does nothing.
+func (*Events) Close() {}
+
+// Ioctl returns errors.ErrUnsupported.
+func Ioctl(int, uint, []byte) (int, error) { return 0, unsupported("ioctl") }
+
+// IoctlValue returns errors.ErrUnsupported.
+func IoctlValue(int, uint, uintptr) (int, error) { return 0, unsupported("ioctl") }
+
+// AddressOf returns 0.
+func AddressOf([]byte) uint64 { return 0 }

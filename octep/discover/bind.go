@@ -1,12 +1,30 @@
 package discover
 
-import "errors"
+import (
+	"errors"
+	"strings"
+)
 
 // VFIO is the kernel driver that hands a function to user space behind an IOMMU.
 const VFIO = "vfio-pci"
 
 // ErrBusy says that another process drives the card.
 var ErrBusy = errors.New("another process drives the card")
+
+// Condition is something that must be so.
+type Condition struct {
+	Text    string // what happens otherwise
+	Command string // that makes it so
+}
+
+// Commands are those of conditions, in order.
+func Commands(conditions []Condition) string {
+	commands := make([]string, len(conditions))
+	for i, c := range conditions {
+		commands[i] = c.Command
+	}
+	return strings.Join(commands, "; then ")
+}
 
 // BindError is a driver that did not get the card, or did not let it go.
 type BindError struct {

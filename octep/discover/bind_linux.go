@@ -39,8 +39,8 @@ func (h Host) Bind(name, driver string, acceptReset bool) (c *Card, changed bool
 		return c, false, nil
 	}
 	if driver == VFIO && !acceptReset {
-		if do := h.resets(c); do != "" {
-			return fail(ErrReset, do+"; or --i-accept-reset")
+		if missing := h.Resets(c); len(missing) > 0 {
+			return fail(ErrReset, Commands(missing)+"; or --i-accept-reset")
 		}
 	}
 	unlock, err := lock(c)
@@ -79,15 +79,22 @@ func (h Host) handOver(c *Card, driver string) error {
 	return h.put(filepath.Join(h.Sys, "bus/pci/drivers_probe"), c.Address)
 }
 
-// resets is the command that keeps vfio-pci from resetting the card, "" when it cannot.
-func (h Host) resets(c *Card) string {
-	switch {
-	case h.text(h.Sys, "module/vfio_pci/parameters/disable_idle_d3") != "Y":
-		return "modprobe -r vfio-pci; modprobe vfio-pci disable_idle_d3=1"
-	case h.text(c.dir, "reset_method") != "":
-		return "echo > /sys/bus/pci/devices/" + c.Address + "/reset_method"
+// Resets returns which conditions are missing under which vfio-pci leaves a function
+// alone that it gets, or that is opened.
+func (h Host) Resets(c *Card) (missing []Condition) {
+	if h.text(h.Sys, "module/vfio_pci/parameters/disable_idle_d3") != "Y" {
+		missing = append(missing, Condition{
+			"vfio-pci sends a function to sleep (D3hot) that nobody has open",
+			"modprobe -r vfio-pci; modprobe vfio-pci disable_idle_d3=1",
+		})
 	}
-	return ""
+	if m := h.text(c.dir, "reset_method"); m != "" {
+		missing = append(missing, Condition{
+			"vfio-pci resets a function that is opened (reset_method: " + m + ")",
+			"echo > /sys/bus/pci/devices/" + c.Address + "/reset_method",
+		})
+	}
+	return missing
 }
 
 // Unbind takes the card away from whatever kernel driver has it, and lets the kernel

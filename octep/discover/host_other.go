@@ -35,3 +35,6 @@ func (h Host) Bind(string, string, bool) (*Card, bool, error) {
 
 // Unbind changes drivers on Linux alone.
 func (h Host) Unbind(string) (*Card, bool, error) { return nil, false, errors.ErrUnsupported }
+
+// Resets knows nothing outside of Linux.
+func (h Host) Resets(*Card) []Condition { return nil }

@@ -70,7 +70,11 @@ func (h Host) obstacles(c *Card, m Memory) []Obstacle {
 	if mode := lockdownMode(h.text(h.Sys, "kernel/security/lockdown")); mode != "none" {
 		add(Stop, "systemctl reboot --firmware-setup", "the kernel is locked down (%s) and lets nobody map a BAR: turn Secure Boot off, and take lockdown= off the kernel's command line", mode)
 	}
-	if c.Driver != "" {
+	switch c.Driver {
+	case "":
+	case VFIO:
+		driving("oxpd unbind --device "+c.Address, "the kernel's driver vfio-pci has the card: oxpd run reaches it with access: vfio, and not by sysfs")
+	default:
 		driving("oxpd unbind --device "+c.Address, "the kernel's driver %s has the card", c.Driver)
 	}
 	if g := c.IOMMU; g != nil && translates(g.Type) {

@@ -12,6 +12,7 @@ import (
 
 	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
+	"oxpd/internal/sys"
 	"oxpd/internal/vfu"
 	"oxpd/octep/csr"
 )
@@ -45,11 +46,11 @@ func (e *OpenError) Hint() string {
 type Device struct {
 	path string
 	conn *conn
-	bar2 mappedBAR
+	bar2 mapped
 	dma  *dma.Kept
 
 	mu   sync.Mutex
-	irqs map[int]*irq
+	irqs map[int]*sys.Events
 }
 
 // Open connects to a server. It touches nothing of the card.
@@ -86,8 +87,8 @@ func open(ctx context.Context, path string) (*Device, error) {
 }
 
 func newDevice(path string, sock *net.UnixConn) *Device {
-	d := &Device{path: path, conn: newConn(sock), irqs: map[int]*irq{}}
-	d.bar2.bar = bar{d.conn, vfu.RegionBAR0 + 2, csr.BAR2Size}
+	d := &Device{path: path, conn: newConn(sock), irqs: map[int]*sys.Events{}}
+	d.bar2.Rest = bar{d.conn, vfu.RegionBAR0 + 2, csr.BAR2Size}
 	return d
 }
 
@@ -183,7 +184,7 @@ func (d *Device) Name() string { return Scheme + d.path }
 func (d *Device) BAR0() mmio.Space { return bar{d.conn, vfu.RegionBAR0, csr.BAR0Size} }
 
 // BAR2 implements octep.Device.
-func (d *Device) BAR2() mmio.Space { return &d.bar2 }
+func (d *Device) BAR2() mmio.Space { return &d.bar2.Pieces }
 
 // DMA implements octep.Device. The memory ends with this process, unless it is kept.
 func (d *Device) DMA() dma.Provider { return d.dma }
@@ -217,7 +218,7 @@ func (d *Device) BindIRQ(vector int, fn func()) error {
 	defer d.mu.Unlock()
 	if old := d.irqs[vector]; old != nil {
 		err := d.setIRQ(vector)
-		old.close()
+		old.Close()
 		delete(d.irqs, vector)
 		if err != nil && !errors.Is(err, mmio.ErrGone) {
 			return err
@@ -226,12 +227,12 @@ func (d *Device) BindIRQ(vector int, fn func()) error {
 	if fn == nil {
 		return nil
 	}
-	i, fd, err := newIRQ(fn)
+	i, err := sys.NewEvents(fn)
 	if err != nil {
 		return fmt.Errorf("vfiouser: bind vector %d: %w", vector, err)
 	}
-	if err := d.setIRQ(vector, fd); err != nil {
-		i.close()
+	if err := d.setIRQ(vector, i.FD()); err != nil {
+		i.Close()
 		return err
 	}
 	d.irqs[vector] = i
@@ -255,7 +256,7 @@ func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for v, i := range d.irqs {
-		i.close()
+		i.Close()
 		delete(d.irqs, v)
 	}
 	err := d.bar2.unmap()

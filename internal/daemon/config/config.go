@@ -55,7 +55,7 @@ var switchSizes = [...]int{reg.Jumbo1522.FrameBytes(), reg.Jumbo2048.FrameBytes(
 type Config struct {
 	// Socket is the path of the control socket.
 	Socket string `yaml:"socket"`
-	// Access is the way to a PCI device: sysfs.
+	// Access is the way to a PCI device: sysfs, or vfio.
 	Access string `yaml:"access"`
 	// Device is the card: a PCI address, or vfio-user:PATH; empty: the only one of this machine.
 	Device string `yaml:"device"`
@@ -84,8 +84,13 @@ type Switch struct {
 	Size int `yaml:"size"`
 }
 
-// AccessSysfs reaches the card through the files that the kernel shows of a PCI function.
-const AccessSysfs = "sysfs"
+// Ways to a PCI device.
+const (
+	// AccessSysfs reaches the card through the files that the kernel shows of a PCI function.
+	AccessSysfs = "sysfs"
+	// AccessVFIO reaches it through vfio-pci, behind an IOMMU.
+	AccessVFIO = "vfio"
+)
 
 // Timelines of the simulated card's boot.
 const (
@@ -221,8 +226,8 @@ func (c Config) checks(name string, at *yaml.Node) (errs []error) {
 	if err := client.CheckSocket(c.Socket); err != nil {
 		bad([]string{"socket"}, "%v", err)
 	}
-	if c.Access != AccessSysfs {
-		bad([]string{"access"}, "%q: want %s, the only way that this version has", c.Access, AccessSysfs)
+	if c.Access != AccessSysfs && c.Access != AccessVFIO {
+		bad([]string{"access"}, "%q: want %s or %s", c.Access, AccessSysfs, AccessVFIO)
 	}
 	if err := checkDevice(c.Device); err != nil {
 		bad([]string{"device"}, "%v", err)

@@ -29,8 +29,9 @@ func main() {
 		fmt.Fprintf(os.Stderr, "init: %v\n", err)
 		end()
 	}
-	for _, path := range lines("/modules/order") {
-		if err := load(path); err != nil {
+	for _, line := range lines("/modules/order") {
+		path, parameters, _ := strings.Cut(line, " ")
+		if err := load(path, parameters); err != nil {
 			fmt.Fprintf(port, "init: load %s: %v\n", path, err)
 		}
 	}
@@ -74,13 +75,13 @@ func lines(path string) (all []string) {
 	return all
 }
 
-func load(path string) error {
+func load(path, parameters string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return unix.FinitModule(int(f.Fd()), "", 0)
+	return unix.FinitModule(int(f.Fd()), parameters, 0)
 }
 
 // run runs one command with its output on the port.

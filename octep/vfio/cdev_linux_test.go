@@ -1,0 +1,153 @@
+package vfio
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"oxpd/internal/dma"
+	"oxpd/internal/sys"
+	"oxpd/octep/discover"
+)
+
+// recorder is a kernel that writes down what it is asked and answers as it was told.
+type recorder struct {
+	said   []string
+	answer map[uint]func(arg []byte) error
+}
+
+func (r *recorder) ioctl(_ int, request uint, arg []byte) (int, error) {
+	r.said = append(r.said, fmt.Sprintf("%#x %s", request, hex.EncodeToString(arg)))
+	if f := r.answer[request]; f != nil {
+		return 0, f(arg)
+	}
+	return 0, nil
+}
+
+// The cdev form word for word as linux/vfio.h and linux/iommufd.h have it: no kernel
+// that Debian builds has it (CONFIG_IOMMUFD), so that it is not seen to run here.
+func TestCdevForm(t *testing.T) {
+	dev, sysfs := t.TempDir(), t.TempDir()
+	dir := filepath.Join(sysfs, "bus/pci/devices/0000:01:00.0")
+	write := func(path, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	write(filepath.Join(dir, "vendor"), "0x177d\n")
+	write(filepath.Join(dir, "device"), "0xa300\n")
+	write(filepath.Join(dir, "class"), "0x0b8000\n")
+	write(filepath.Join(dir, "irq"), "0\n")
+	write(filepath.Join(dir, "resource"), "0x00000000f0000000 0x00000000f07fffff 0x0000000000140204\n")
+	write(filepath.Join(dir, "config"), string(append([]byte{0x7d, 0x17, 0, 0xa3}, make([]byte, 252)...)))
+	write(filepath.Join(dir, "vfio-dev/vfio3/dev"), "")
+	group := filepath.Join(sysfs, "kernel/iommu_groups/7")
+	require.NoError(t, os.MkdirAll(group, 0o755))
+	require.NoError(t, os.Symlink(group, filepath.Join(dir, "iommu_group")))
+	h := discover.Host{Sys: sysfs, Proc: t.TempDir(), Root: true}
+	c, err := h.Card("0000:01:00.0")
+	require.NoError(t, err)
+
+	k := &recorder{answer: map[uint]func([]byte) error{
+		reqIOASAlloc: func(b []byte) error { le.PutUint32(b[8:], 5); return nil },
+	}}
+	f := function{c, dev, k.ioctl}
+	assert.Empty(t, f.cdev(), "a kernel without either file")
+	assert.Equal(t, GroupForm, f.form())
+	write(filepath.Join(dev, "vfio/devices/vfio3"), "")
+	assert.Empty(t, f.cdev(), "a kernel without iommufd")
+	write(filepath.Join(dev, "iommu"), "")
+	assert.Equal(t, filepath.Join(dev, "vfio/devices/vfio3"), f.cdev())
+	assert.Equal(t, CdevForm, f.form(), "there is no group")
+
+	d := &descriptors{open: map[string]int{}}
+	_, space, err := f.openCdevForm(d)
+	require.NoError(t, err)
+	fd := d.open[nameIOMMU]
+	assert.Equal(t, []string{
+		fmt.Sprintf("0x3b76 1000000000000000%s00000000", hex.EncodeToString(words(uint32(fd)))),
+		"0x3b81 0c0000000000000000000000",
+		"0x3b77 0c0000000000000005000000",
+	}, k.said, "bound, then an address space, then attached to it")
+	k.said = nil
+
+	mem, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, unix.Munmap(mem)) }()
+	at := hex.EncodeToString(longs(nil, sys.AddressOf(mem)))
+	require.NoError(t, space.MapMemory(0x100000, mem))
+	require.NoError(t, space.UnmapMemory(0x100000, 8192))
+	require.NoError(t, space.clear())
+	assert.Equal(t, []string{
+		"0x3b85 28000000070000000500000000000000" + at + "0020000000000000" + "0000100000000000",
+		"0x3b86 1800000005000000" + "0000100000000000" + "0020000000000000",
+		"0x3b86 1800000005000000" + "0000000000000000" + "ffffffffffffffff",
+	}, k.said)
+
+	k.answer[reqIOASUnmap] = func(b []byte) error { le.PutUint64(b[16:], 4096); return nil }
+	assert.ErrorIs(t, space.UnmapMemory(0x100000, 8192), errLayout, "half of it")
+	k.answer[reqIOASUnmap] = func([]byte) error { return unix.ENOENT }
+	assert.NoError(t, space.clear(), "nothing is mapped")
+	assert.ErrorIs(t, space.UnmapMemory(0x100000, 8192), unix.ENOENT)
+
+	k.answer[reqIOASRanges] = func(b []byte) error { le.PutUint32(b[8:], 0); return nil }
+	ranges, err := space.addresses()
+	require.NoError(t, err)
+	assert.Equal(t, []dma.Range{}, ranges)
+	k.answer[reqIOASRanges] = func(b []byte) error { le.PutUint32(b[8:], pageSize/rangeSize+1); return nil }
+	_, err = space.addresses()
+	assert.ErrorIs(t, err, errLayout)
+	require.NoError(t, d.close())
+}
+
+// Maps of an earlier process go before the first of this one.
+func TestFresh(t *testing.T) {
+	k := &recorder{answer: map[uint]func([]byte) error{}}
+	f := &fresh{iommu: ioas{k.ioctl, 3, 5}}
+	require.NoError(t, f.MapMemory(0x100000, make([]byte, 4096)))
+	require.NoError(t, f.MapMemory(0x102000, make([]byte, 4096)))
+	require.Len(t, k.said, 3, "what an earlier process mapped goes once")
+	assert.Contains(t, k.said[0], "0x3b86")
+	k.answer[reqIOASUnmap] = func([]byte) error { return unix.EIO }
+	f = &fresh{iommu: ioas{k.ioctl, 3, 5}}
+	assert.ErrorIs(t, f.MapMemory(0x100000, make([]byte, 4096)), unix.EIO)
+	assert.ErrorIs(t, f.MapMemory(0x100000, make([]byte, 4096)), unix.EIO)
+}
+
+// Who refuses is asked before anything is opened.
+func TestOpenRefuses(t *testing.T) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	h := discover.Host{Sys: t.TempDir(), Root: true}
+	for _, tt := range []struct {
+		name string
+		ctx  context.Context
+		card discover.Card
+		err  error
+		hint string
+	}{
+		{"a context that has ended", ended, discover.Card{}, context.Canceled, ""},
+		{"no driver", context.Background(), discover.Card{Address: "0000:01:00.0"}, ErrNotBound, "oxpd bind --device 0000:01:00.0"},
+		{"another driver", context.Background(), discover.Card{Address: "0000:01:00.0", Driver: "octeon_ep"}, ErrNotBound, "oxpd bind --device 0000:01:00.0"},
+		{"no IOMMU", context.Background(), discover.Card{Driver: discover.VFIO}, ErrNoIOMMU, "intel_iommu=on"},
+		{"no such files", context.Background(), discover.Card{Driver: discover.VFIO, IOMMU: &discover.IOMMU{Group: "9"}}, os.ErrNotExist, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d, err := Open(tt.ctx, h, &tt.card, Options{AcceptReset: true, Dev: t.TempDir()})
+			require.ErrorIs(t, err, tt.err)
+			assert.Nil(t, d)
+			var e *OpenError
+			require.ErrorAs(t, err, &e)
+			assert.Contains(t, e.Hint(), tt.hint)
+		})
+	}
+	for errno, hint := range map[error]string{unix.EBUSY: "oxpd stop", unix.EACCES: "sudo", unix.ENOMEM: "ulimit -l"} {
+		assert.Contains(t, (&OpenError{"a", errno, ""}).Hint(), hint)
+	}
+}

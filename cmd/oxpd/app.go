@@ -15,9 +15,11 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/capture"
+	"oxpd/internal/daemon"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/octep/discover"
+	"oxpd/octep/vfiouser"
 )
 
 // Exit statuses.
@@ -25,6 +27,7 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitFinal  = 3 // of oxpd run: starting it again does not help, and may do harm
 )
 
 // Bounds of a command that asks the daemon. What the daemon answers from memory
@@ -124,8 +127,12 @@ func (a *app) report(err error) int {
 	if h := hintOf(err, a.socket); h != "" {
 		fmt.Fprintf(a.err, "hint: %s\n", h)
 	}
-	if isUsage(err) {
+	var kept *vfiouser.AdoptError
+	switch {
+	case isUsage(err):
 		return exitUsage
+	case daemon.Final(err), errors.As(err, &kept):
+		return exitFinal
 	}
 	return exitFailed
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
+	"oxpd/internal/fdstore"
 	"oxpd/octep"
 	"oxpd/octep/discover"
 	"oxpd/octep/sysfs"
@@ -15,8 +17,8 @@ import (
 	"oxpd/octep/vfiouser"
 )
 
-// opens opens a card.
-type opens func(context.Context) (octep.Device, error)
+// opens opens a card, or goes on with one that a store has kept.
+type opens func(context.Context, *fdstore.Store, *slog.Logger) (octep.Device, error)
 
 // choice is what the flags of oxpd run say about the card.
 type choice struct {
@@ -51,7 +53,7 @@ func opener(flags choice, cfg config.Config, usage string) (opens, error) {
 	if err != nil {
 		return nil, noCard(err)
 	}
-	return func(ctx context.Context) (octep.Device, error) {
+	return func(ctx context.Context, _ *fdstore.Store, _ *slog.Logger) (octep.Device, error) {
 		c, err := h.Card(c.Address) // as it is by now
 		if err != nil {
 			return nil, err
@@ -87,9 +89,29 @@ func socketOpener(device, path, usage string) (opens, error) {
 	if err := client.CheckSocket(path); err != nil {
 		return nil, &usageError{fmt.Errorf("device %q: %w", device, err), usage}
 	}
-	return func(ctx context.Context) (octep.Device, error) {
-		return opened(vfiouser.Open(ctx, path))
+	return func(ctx context.Context, store *fdstore.Store, log *slog.Logger) (octep.Device, error) {
+		return opened(openSocket(ctx, path, store, log))
 	}, nil
+}
+
+// openSocket opens the card at a socket, or goes on with that of the process before. One
+// that has ended since leaves nothing to go on with: the next is a fresh one.
+//
+// Errors: *vfiouser.OpenError, *vfiouser.AdoptError.
+func openSocket(ctx context.Context, path string, store *fdstore.Store, log *slog.Logger) (*vfiouser.Device, error) {
+	if !store.Came(vfiouser.KeptConn) {
+		return vfiouser.Open(ctx, path)
+	}
+	d, err := vfiouser.Adopt(ctx, path, store.Take)
+	var kept *vfiouser.AdoptError
+	if !errors.As(err, &kept) || !kept.Ended {
+		return d, err
+	}
+	log.Warn("the card of the process before has ended", "path", path, "err", err)
+	if err := errors.Join(store.Remove(vfiouser.KeptConn), store.Remove(vfiouser.KeptMemory)); err != nil {
+		return nil, err
+	}
+	return vfiouser.Open(ctx, path)
 }
 
 // noCard adds what can be done without a card.

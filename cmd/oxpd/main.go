@@ -2,7 +2,9 @@
 // run` is the daemon, everything else asks it over its control socket.
 //
 // Data goes to standard output and talk to standard error. Exit status: 0 done,
-// 1 tried and failed, 2 usage (an unknown port, a value that can never work).
+// 1 tried and failed, 2 usage (an unknown port, a value that can never work), 3 of
+// oxpd run: starting it again does not help (the coprocessor knows rings that cannot be
+// taken over), so that a service manager must not.
 // Output that could not be written is a failure. Standard output that was closed
 // by whoever started the program is not seen as such: the runtime opens /dev/null
 // in its place, as others do on purpose (Python's subprocess.DEVNULL, to the flag).

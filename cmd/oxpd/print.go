@@ -61,7 +61,7 @@ func printStatus(w io.Writer, s *client.Status) {
 	if s.CPU != nil {
 		cpu = fmt.Sprintf("; the process takes %.1f %% of a core", s.CPU.Percent)
 	}
-	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s\nports   %d of %d up\n\n", device, s.Rings, s.Workers, cpu, s.PortsUp, s.PortsTotal)
+	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s\nports   %d of %d up\nrestart %s\n\n", device, s.Rings, s.Workers, cpu, s.PortsUp, s.PortsTotal, restart(s.Restart))
 	table(w, func(row func(...any)) {
 		row("STAGE", "STATE", "TIME", "")
 		for _, g := range s.Stages {
@@ -81,6 +81,14 @@ func printStatus(w io.Writer, s *client.Status) {
 	for _, x := range s.Warnings {
 		fmt.Fprintf(w, "\nwarning: %s\n", x)
 	}
+}
+
+// restart is what one would cost.
+func restart(r client.Restart) string {
+	if r.Seamless {
+		return "seamless"
+	}
+	return "costs " + strings.Join(r.Costs, ";\n        ")
 }
 
 func printPorts(w io.Writer, p *client.Ports) {

@@ -64,6 +64,7 @@ func TestOutput(t *testing.T) {
 			{Name: "rpc", State: client.StageActive, Awaiting: "facility rpc in the barmap", Seconds: 11.5},
 			{Name: "platform", State: client.StagePending},
 		},
+		Restart:  client.Restart{Costs: []string{"the interfaces (not started by a service manager)", "the simulated card, which ends with oxpd"}},
 		Warnings: []string{},
 	}, printStatus)
 	both(t, "status-trouble", &client.Status{
@@ -74,6 +75,7 @@ func TestOutput(t *testing.T) {
 			{Name: "netagent", State: client.StageActive, Awaiting: "NetAgent to answer", Error: "nwa: no answer in time", Seconds: 40},
 			{Name: "ports", State: client.StageFailed, Error: "card is gone (read all ones)", Seconds: 1},
 		},
+		Restart:  client.Restart{Costs: []string{"a reboot of the coprocessor"}},
 		Warnings: []string{"the card is lost", "oxp3 (Port3) waits for the card to name the port's MAC address: refused"},
 	}, printStatus)
 	both(t, "status-gone", &client.Status{
@@ -84,6 +86,7 @@ func TestOutput(t *testing.T) {
 			{Name: "device", State: client.StageActive, Awaiting: "the card to come back: its vendor id reads ffff", Seconds: 40},
 			{Name: "ports", State: client.StagePending},
 		},
+		Restart:  client.Restart{Seamless: true, Costs: []string{}},
 		Warnings: []string{"the card is lost, and waited for"},
 	}, printStatus)
 	yes, no := true, false

@@ -15,6 +15,7 @@ import (
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/daemon/simcard"
+	"oxpd/internal/fdstore"
 	"oxpd/octep"
 )
 
@@ -31,7 +32,9 @@ func (a *app) runCommand() *cobra.Command {
 			"--device vfio-user:PATH one that oxpd sim serve shows on a socket. With access: vfio in the configuration the card is reached through\n" +
 			"vfio-pci and an IOMMU (oxpd bind), and refused where that may reset it: what a reset does to a coprocessor that runs is on no record.\n" +
 			"SIGHUP reads the configuration file again, with the same flags laid over it: settings of ports, switch.size, link-poll and reconcile\n" +
-			"are put into force, and the log names each other key that has changed, and needs a restart. A file that is wrong changes nothing.",
+			"are put into force, and the log names each other key that has changed, and needs a restart. A file that is wrong changes nothing.\n" +
+			"Under a service manager that keeps descriptors, only oxpd stop removes interfaces: the next start goes on where this one ended.\n" +
+			"Exit status 3 when starting it again does not help: the coprocessor knows rings that cannot be taken over.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r := &reader{named: cmd.Flags().Changed("config"), file: file, socket: a.socket}
 			if r.named && file == "" {
@@ -86,16 +89,20 @@ func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool,
 	a.log = newLogWriter(a.err)
 	a.err = a.log // what is said at the end too: nobody may read it
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	store := fdstore.Open()
 	simulated := open == nil
 	if simulated {
-		open = func(context.Context) (octep.Device, error) { return simcard.Open(cfg.Sim, log) }
+		open = func(context.Context, *fdstore.Store, *slog.Logger) (octep.Device, error) {
+			return simcard.Open(cfg.Sim, log)
+		}
 	}
 	d := daemon.New(daemon.Options{
 		Config:    cfg,
 		Version:   buildVersion().String(),
 		Simulated: simulated,
 		Logger:    log,
-		Open:      open,
+		Open:      func(ctx context.Context) (octep.Device, error) { return open(ctx, store, log) },
+		Store:     store,
 	})
 	defer r.heed(d, log)()
 	err := d.Run(ctx)

@@ -16,6 +16,7 @@ import (
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/daemon/simcard"
 	"oxpd/internal/sys"
+	"oxpd/octep/csr"
 )
 
 func (a *app) serveCommand() *cobra.Command {
@@ -108,7 +109,7 @@ func (a *app) serve(ctx context.Context, path string, sim config.Sim, faults hws
 	s := vfiouser.New(ln, card.Card, bar2, log)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
-	defer misuse(card.Card, log)
+	defer tell(card.Card, log)
 	card.Card.Start()
 	fmt.Fprintln(a.out, "ready")
 	select {
@@ -119,8 +120,21 @@ func (a *app) serve(ctx context.Context, path string, sim config.Sim, faults hws
 	}
 }
 
-// misuse logs what was done to the card that must not be done to one, each kind once.
-func misuse(card *hwsim.Card, log *slog.Logger) {
+// tell logs at the end what was done to the card: what is done once in a boot, and what
+// must not be done to one, each kind once.
+func tell(card *hwsim.Card, log *slog.Logger) {
+	offers, bases := 0, uint64(0)
+	for _, w := range card.HandshakeWrites() {
+		if w.Value == csr.HostLoaded {
+			offers++
+		}
+	}
+	for reg, n := range card.Accesses() {
+		if strings.HasPrefix(reg, "IN_INSTR_BADDR[") || strings.HasPrefix(reg, "OUT_SLIST_BADDR[") {
+			bases += n.Writes
+		}
+	}
+	log.Info("card ends", "handshakes", offers, "base_writes", bases)
 	said := map[string]bool{}
 	for _, r := range card.Reports() {
 		if !said[r.Name] {

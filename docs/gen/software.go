@@ -258,7 +258,7 @@ func commandLine(root string) (string, error) {
 	}
 	d := head("Command line")
 	d.text("What `--help` says. Data goes to standard output and talk to standard error. Exit status: 0 done, 1 tried and failed, " +
-		"2 usage: an unknown port, a value that can never work. Reading commands take `--json`; their documents are those of the [control socket](control-socket.md).")
+		"2 usage: an unknown port, a value that can never work; 3 of `oxpd run`: starting it again does not help. Reading commands take `--json`; their documents are those of the [control socket](control-socket.md).")
 	d.text("Output that could not be written is a failure: a full disk, a pipe that nobody reads. Standard output that was closed (`>&-`) is none: the Go runtime " +
 		"opens /dev/null in its place before the program begins, and nothing tells that from a caller's own.")
 	top, err := help()

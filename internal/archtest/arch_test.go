@@ -75,7 +75,7 @@ var rules = map[string][]string{
 	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
 		"internal/daemon/config", "internal/capture", "internal/sys", sysUnix}, layouts...),
-	"internal/daemon": append([]string{"octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",
+	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",
 		"internal/daemon/config", sysUnix}, below...),
 
 	"internal/probe":        append([]string{"octep"}, below...),
@@ -92,7 +92,7 @@ var rules = map[string][]string{
 	"internal/guest": {sysUnix}, "internal/guest/init": {sysUnix}, "internal/guest/inside": {},
 
 	"internal/archtest": {},
-	"cmd/oxpd": append([]string{"internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
+	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
 		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "octep", "octep/discover", "octep/sysfs",
 		"octep/vfio", "octep/vfiouser", "internal/sys", cobra, sysUnix}, layouts...),
 	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (d *Daemon) bringUp(ctx context.Context) error {
 			return d.openDevice(ctx, func(_, awaiting string) { d.track.await(stage(current.Load()), awaiting) })
 		}},
 		{stageBusMaster, "the command register", d.busMaster},
-		{stageRings, "memory and idle rings", d.programRings},
+		{stageRings, "memory and idle rings", d.startRings},
 		{stageReady, "the target's endpoint driver", d.waitReady},
 		{stageHandshake, "the coprocessor's answer", d.handshake},
 		{stageLevels, "the interrupt levels", d.levels},
@@ -103,6 +104,7 @@ func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting s
 		d.mu.Lock()
 		d.dev = dev
 		d.mu.Unlock()
+		d.keep.keepCard(dev)
 	} else if err := d.awaitCard(ctx); err != nil {
 		return "", err
 	}
@@ -129,14 +131,19 @@ func (d *Daemon) openDevice(ctx context.Context, progress func(stage, awaiting s
 	return fmt.Sprintf("%s, %d rings", card.Name(), ep.RingInfo().TRS), nil
 }
 
+// known tells whether the coprocessor knows a host already.
+func known(err error) bool {
+	return errors.Is(err, octep.ErrEarlierRun) || errors.Is(err, octep.ErrHandshakeInFlight) || errors.Is(err, octep.ErrHandshakeForeign)
+}
+
 // reclaimer is a provider of memory that outlives its process: what an earlier one
 // left is given back once the card is known to know nothing of it.
 type reclaimer interface{ Reclaim() error }
 
 // busMaster lets the card reach memory, and remembers whether it could before:
 // a start that is refused leaves it as it was found. A card that knows an earlier
-// run's memory is refused first: what lies there now may be somebody else's, and
-// no memory can be adopted.
+// run's memory is gone on with when that memory is still there, and refused otherwise:
+// what lies there now may be somebody else's.
 //
 // One that was lost and is back as it was, because only the way to it was gone, knows
 // the memory of before the loss, which is kept: it is waited for until it was reset.
@@ -146,7 +153,6 @@ func (d *Daemon) busMaster(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("read command register: %w", err)
 	}
 	ours := slices.ContainsFunc(d.past, func(l *life) bool { return l.armed })
-	known := anyOf(octep.ErrEarlierRun, octep.ErrHandshakeInFlight, octep.ErrHandshakeForeign)
 	err = d.again(ctx, stageBusMaster, retryPause, func(err error) bool { return ours && known(err) }, func() error {
 		if !octep.Reachable(d.dev) { // config space first: it may be in its reset now
 			return fmt.Errorf("look for an earlier run: %w", errCardGone)
@@ -157,6 +163,16 @@ func (d *Daemon) busMaster(ctx context.Context) (string, error) {
 		}
 		return err
 	})
+	if known(err) && d.timesLost == 0 {
+		a, e := d.adoptRings(ctx, before)
+		if a != nil {
+			d.mu.Lock()
+			d.taken, d.rings, d.armed = a, a.rings, true
+			d.mu.Unlock()
+			return "was on, for the process before", nil
+		}
+		err = cmp.Or(e, err)
+	}
 	if err != nil {
 		if before&csr.CfgCommandBusMaster != 0 {
 			d.log.Warn("bus mastering is on, as it was found: the card can reach memory", "dev", d.dev.Name())
@@ -180,15 +196,12 @@ func (d *Daemon) busMaster(ctx context.Context) (string, error) {
 	return "on", octep.SetBusMaster(d.dev, true)
 }
 
-// programRings gives the card its rings and starts what serves them. Interrupts
-// come at the packet level alone until the clock is known.
-func (d *Daemon) programRings(ctx context.Context) (string, error) {
-	rings, err := ring.New(ring.Config{
-		BAR0: d.card.BAR0(), DMA: d.memory(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.config().Watermark,
-		Counters: d.ringCounts,
-	})
+// programRings gives the card its rings. Interrupts come at the packet level alone
+// until the clock is known.
+func (d *Daemon) programRings(ctx context.Context) error {
+	rings, err := ring.New(d.ringConfig())
 	if err != nil {
-		return "", err
+		return err
 	}
 	d.mu.Lock()
 	d.rings, d.armed = rings, true // a programming that fails half-way has told the card addresses
@@ -199,8 +212,20 @@ func (d *Daemon) programRings(ctx context.Context) (string, error) {
 			d.armed = false // nothing was written: the rings are somebody else's
 			d.mu.Unlock()
 		}
-		return "", err
+		return err
 	}
+	return nil
+}
+
+// startRings programs the rings, unless they are the process before's, and starts what
+// serves them.
+func (d *Daemon) startRings(ctx context.Context) (string, error) {
+	if d.taken == nil {
+		if err := d.programRings(ctx); err != nil {
+			return "", err
+		}
+	}
+	rings := d.rings
 	tx, err := port.NewTransmitter(nil, rings.IQ(), d.clock, d.log)
 	if err != nil {
 		return "", err
@@ -208,6 +233,7 @@ func (d *Daemon) programRings(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	d.tx = tx
 	d.mu.Unlock()
+	d.adoptPorts(d.taken != nil)
 	d.spawn(ctx, "transmitter", tx.Run)
 
 	workers := rings.Workers(d.config().WorkerCount())
@@ -221,12 +247,17 @@ func (d *Daemon) programRings(ctx context.Context) (string, error) {
 			return "", err
 		}
 		polled = irq == nil
+		w.SetBeat(d.pulse.join())
 		d.spawn(ctx, fmt.Sprintf("worker %d", i), func(ctx context.Context) error { return w.Run(ctx, irq) })
 	}
+	detail := fmt.Sprintf("%d workers", len(workers))
 	if polled {
-		return fmt.Sprintf("%d workers, no interrupts: they poll", len(workers)), nil
+		detail += ", no interrupts: they poll"
 	}
-	return fmt.Sprintf("%d workers", len(workers)), nil
+	if d.taken != nil {
+		detail += ", rings of the process before"
+	}
+	return detail, nil
 }
 
 // bind has the interrupts of rings sent to one channel. nil: none comes, and the card
@@ -256,6 +287,12 @@ func (d *Daemon) waitReady(ctx context.Context) (string, error) {
 // (design.md, rules 6 and 8). Once the coprocessor has answered, Run finishes
 // whatever happens to ctx.
 func (d *Daemon) handshake(ctx context.Context) (string, error) {
+	if d.taken != nil && d.taken.found.ClocksPerUS != 0 {
+		d.mu.Lock()
+		d.clocks = d.taken.found.ClocksPerUS
+		d.mu.Unlock()
+		return fmt.Sprintf("%d MHz, by the process before", d.clocks), nil
+	}
 	h := d.ep.NewHandshake(nil)
 	detail := ""
 	err := d.again(ctx, stageHandshake, retryPause, anyOf(octep.ErrHandshakeSilent), func() error {
@@ -273,6 +310,9 @@ func (d *Daemon) handshake(ctx context.Context) (string, error) {
 }
 
 func (d *Daemon) levels(context.Context) (string, error) {
+	if d.taken != nil && d.taken.found.ClocksPerUS != 0 {
+		return "as they were", nil
+	}
 	return "", d.rings.SetClocks(d.clocks)
 }
 
@@ -450,10 +490,15 @@ func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
 		}
 		d.owners[p.Index] = newOwner(ownerConfig{
 			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, settings: settingsOf(d.cfg.Port(p)), limit: d.switchLimit,
-			attach: d.attach, rejoin: d.rejoin, detach: d.detach, lost: d.foundLost,
+			attach: d.attach, rejoin: d.rejoin, detach: d.detach, lost: d.foundLost, note: func(r portRecord) { d.keep.notePort(p, r) },
 		})
 	}
+	adopted := d.adopted
+	d.adopted = [board.Ports]adoptedPort{}
 	d.mu.Unlock()
+	for i, a := range adopted {
+		d.handOver(d.owners[i], a)
+	}
 	for _, o := range d.owners {
 		d.spawn(ctx, o.port.Name, func(ctx context.Context) error { o.run(ctx); return nil })
 	}
@@ -512,14 +557,16 @@ func (d *Daemon) attach(ctx context.Context, b board.Port, mac [6]byte, mtu int)
 	d.taps[p] = true
 	d.mu.Unlock()
 	d.fan.join(p)
+	d.keep.keepPort(b, p.Index(), p.Descriptor())
 	return p, nil
 }
 
-// rejoin puts an interface that outlived the loss of the card back into the data path.
-// Error: port.ErrRemoved when it has not.
+// rejoin puts an interface that outlived the loss of the card back into the data path,
+// unless it is there: that of the process before, on rings that were live.
+// Error: port.ErrRemoved when it has not outlived it.
 func (d *Daemon) rejoin(i iface) error {
 	p := i.(*port.Port)
-	if _, err := p.Link(); err != nil {
+	if _, err := p.Link(); err != nil || d.fan.has(p) {
 		return err
 	}
 	if err := p.Discard(); err != nil { // what was sent without carrier, before the kernel heeded it
@@ -540,6 +587,7 @@ func (d *Daemon) detach(b board.Port, i iface) {
 	d.mu.Lock()
 	delete(d.taps, p)
 	d.mu.Unlock()
+	d.keep.dropPort(b)
 	if err := p.Close(); err != nil {
 		d.log.Warn("close interface", "port", b.Name, "err", err)
 	}

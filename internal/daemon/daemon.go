@@ -16,6 +16,7 @@ import (
 	realclock "oxpd/internal/clock"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
+	"oxpd/internal/fdstore"
 	"oxpd/internal/port"
 	"oxpd/lif"
 	"oxpd/octep"
@@ -28,7 +29,10 @@ type Options struct {
 	Version string
 	// Open opens the card; it is the first stage of the bring-up. The daemon
 	// closes what it returns.
-	Open      func(ctx context.Context) (octep.Device, error)
+	Open func(ctx context.Context) (octep.Device, error)
+	// Store keeps interfaces, and a card that has descriptors, beyond the end of the
+	// process; nil: nothing does.
+	Store     *fdstore.Store
 	Simulated bool         // for status only
 	NetNS     string       // path of the namespace that interfaces are made in; empty: the process's own
 	Logger    *slog.Logger // nil discards
@@ -43,6 +47,7 @@ type Daemon struct {
 	began time.Duration
 	cpu   *cpuMeter
 
+	keep   *keeper
 	track  *tracker
 	fan    *fanout
 	counts [board.Ports]*port.Counters // outlive interfaces
@@ -62,10 +67,11 @@ type Daemon struct {
 	cfg       config.Config // its maps are never changed
 	state     client.State
 	dev       octep.Device
-	*life                         // the present one; each loss of the card begins another
-	past      []*life             // lost, and their memory is not released
-	timesLost uint64              // how often the card was lost
-	taps      map[*port.Port]bool // open interfaces
+	*life                              // the present one; each loss of the card begins another
+	past      []*life                  // lost, and their memory is not released
+	timesLost uint64                   // how often the card was lost
+	taps      map[*port.Port]bool      // open interfaces
+	adopted   [board.Ports]adoptedPort // those of the process before that no owner has yet
 	warnings  []string
 	result    client.StopResult
 	closed    bool // dev is closed
@@ -83,6 +89,7 @@ func New(o Options) *Daemon {
 	if d.clock == nil {
 		d.clock = realclock.NewReal()
 	}
+	d.keep = &keeper{log: d.log}
 	d.began = d.clock.Now()
 	d.cpu = newCPUMeter(time.Now())
 	d.track = newTracker(d.clock, d.log)
@@ -108,8 +115,8 @@ const answerLimit = 3 * time.Second // wall clock, for answers in progress when 
 // cure. Then it runs the stop sequence and returns when no goroutine of it is
 // left. The result is nil for a stop that was asked for.
 //
-// Errors: *PrivilegeError, *ListenError, *RunningError and *TakenError before
-// anything was touched; otherwise that of the stage which failed, or of the stop
+// Errors: *PrivilegeError, *ListenError, *RunningError, *TakenError and *RecordError
+// before anything was touched; otherwise that of the stage which failed, or of the stop
 // sequence.
 func (d *Daemon) Run(ctx context.Context) error {
 	if err := mayMakeInterfaces(); err != nil {
@@ -124,13 +131,20 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, sock.release())
 	}
+	if d.keep, err = newKeeper(d.o.Store, d.log); err != nil {
+		return errors.Join(err, ports.release(), sock.release())
+	}
+	defer d.o.Store.Leave()
 	srv := newServer(d, d.log)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(limit(sock, maxClients)) }()
 	d.log.Info("control socket listens", "socket", socket, "pid", os.Getpid())
 
+	undo := d.watch()
 	failed := d.serve(ctx)
+	d.notify("STOPPING=1")
 	err = errors.Join(failed, d.shutdown())
+	undo()
 	close(d.ended)
 
 	end, stop := context.WithTimeout(context.WithoutCancel(ctx), answerLimit)
@@ -148,6 +162,30 @@ func (d *Daemon) Run(ctx context.Context) error {
 		err = errors.Join(err, fmt.Errorf("release the control socket: %w", e))
 	}
 	return err
+}
+
+// watch keeps a service manager content that waits for signs of life, until the
+// function that it returns is called.
+func (d *Daemon) watch() (undo func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if limit := d.o.Store.Ping(); limit > 0 {
+			(&watchdog{limit: limit, tell: d.o.Store.Notify, alive: d.alive, log: d.log}).run(ctx)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// notify tells the service manager something.
+func (d *Daemon) notify(state string) {
+	if err := d.o.Store.Notify(state); err != nil {
+		d.log.Warn("the service manager does not hear", "err", err)
+	}
 }
 
 // begin starts the bring-up of a life and returns its result.
@@ -188,6 +226,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 			switch {
 			case err == nil:
 				d.setState(client.StateRunning)
+				d.notify("READY=1")
 				d.log.Info("running", "dev", d.dev.Name(), "workers", d.workers)
 			case d.isLoss(err):
 				up = d.renew(nil, err)

@@ -37,6 +37,12 @@ func (f *fanout) join(p *port.Port) {
 	f.live[i].Store(true)
 }
 
+// has tells whether a port has joined and not left.
+func (f *fanout) has(p *port.Port) bool {
+	i := p.Board().Index
+	return f.live[i].Load() && f.ports[i].Load() == p
+}
+
 func (f *fanout) leave(p *port.Port) { f.live[p.Board().Index].Store(false) }
 
 // verdict passes what belongs to an interface.

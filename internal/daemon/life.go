@@ -34,10 +34,12 @@ type life struct {
 	lost  chan error     // capacity 1: the card has gone, or something that cannot go on
 	visit *gate          // control requests that use the card beside the tasks
 
+	pulse    pulse
 	dev      octep.Device // nil before it was opened
 	card     *octep.Fence // the same, as far as this life reaches it
 	ep       *octep.Endpoint
 	rings    *ring.Rings
+	taken    *adoption // the rings are the process before's; nil: they are this one's
 	tx       *port.Transmitter
 	agent    agent
 	channel  *rpc.Channel
@@ -179,6 +181,7 @@ func (d *Daemon) reopen(ctx context.Context) {
 	d.mu.Lock()
 	d.dev, d.saved = dev, nil
 	d.mu.Unlock()
+	d.keep.keepCard(dev)
 }
 
 // restore gives a card that was reset its addresses again. There is nothing to restore

@@ -108,6 +108,8 @@ type ownerConfig struct {
 	// was lost. Error: port.ErrRemoved.
 	rejoin func(i iface) error
 	lost   func() // something of the port was found missing in the card; it must not wait
+	// note writes down what a later process must know. nil: nothing is kept.
+	note func(r portRecord)
 }
 
 // owner is the one owner of a port: of what NetAgent, the LIF and the interface
@@ -239,6 +241,13 @@ func (o *owner) heed(ctx context.Context) {
 // publish shows what others may see of run's own state.
 func (o *owner) publish() {
 	o.update(func(v *view) { v.want, v.told, v.own = o.want, o.told, o.own })
+	if o.note != nil && o.snapshot().haveMAC {
+		r := portRecord{Own: hwAddr(o.own), Up: o.want.up}
+		if o.pending == (portSettings{}) {
+			r.Settings = o.settings.String()
+		}
+		o.note(r)
+	}
 }
 
 // serve does one request, unless its asker has gone or the daemon ends.

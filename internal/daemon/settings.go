@@ -41,6 +41,17 @@ type portSettings struct {
 	promisc *bool
 }
 
+// String is the same for the same settings.
+func (s portSettings) String() string {
+	flag := func(b *bool) string {
+		if b == nil {
+			return "-"
+		}
+		return onOff(*b)
+	}
+	return fmt.Sprintf("mtu %d up %s mac %s promisc %s", s.mtu, flag(s.up), hwAddr(s.mac), flag(s.promisc))
+}
+
 // over lays settings over others.
 func (s portSettings) over(below portSettings) portSettings {
 	if s.mtu == 0 {

@@ -12,6 +12,7 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/dma"
 	"oxpd/internal/port"
 	"oxpd/lif"
 	"oxpd/octep"
@@ -47,6 +48,7 @@ func (d *Daemon) status() client.Status {
 		s.Device.Name = d.dev.Name()
 		s.Device.Alive = !d.closed && octep.Alive(d.dev)
 	}
+	s.Restart = d.restart()
 	d.mu.Unlock()
 	s.Stages = d.track.snapshot()
 	s.Warnings = append(s.Warnings, d.track.overdue()...)
@@ -62,6 +64,40 @@ func (d *Daemon) status() client.Status {
 		s.Warnings = append(s.Warnings, o.warnings(&v)...)
 	}
 	return s
+}
+
+// restart is what the next start would cost. Held: d.mu.
+func (d *Daemon) restart() client.Restart {
+	costs := []string{}
+	why := d.keep.why()
+	if why != "" {
+		costs = append(costs, "the interfaces, with their addresses and routes ("+why+")")
+	}
+	if d.armed && !d.closed {
+		if lost := d.cardLoses(why); lost != "" {
+			costs = append(costs, lost)
+		}
+	}
+	return client.Restart{Seamless: len(costs) == 0, Costs: costs}
+}
+
+// cardLoses is what becomes of a card that was told about memory, "" when the next
+// process goes on with it. why is the reason that nothing is kept. Held: d.mu.
+func (d *Daemon) cardLoses(why string) string {
+	const reboot = "a reboot of the coprocessor: "
+	if card, ok := d.dev.(fleeting); ok && card.EndsOnClose() {
+		return "the simulated card, which ends with oxpd"
+	}
+	_, held := d.dev.DMA().(dma.Holder)
+	switch {
+	case !held:
+		return reboot + "memory of this kind of access is not found again"
+	case d.dev.DMA().Keeps():
+		return ""
+	case why != "":
+		return reboot + "its memory ends with oxpd (" + why + ")"
+	}
+	return reboot + "its memory ends with oxpd"
 }
 
 // ports implements control.

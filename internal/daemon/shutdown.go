@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
 	"oxpd/internal/port"
 	"oxpd/octep"
@@ -24,7 +25,9 @@ const (
 )
 
 // shutdown is the one stop sequence. It runs after run has ended and the bring-up
-// has returned, so any handshake is finished.
+// has returned, so any handshake is finished. What a service manager keeps stays as it
+// is, for the next process, unless it was asked to stop on the control socket: then that
+// is taken back first, and goes.
 func (d *Daemon) shutdown() error {
 	quiet := d.quiet() // nobody posts, nobody takes frames, nobody sends a command
 
@@ -47,7 +50,12 @@ func (d *Daemon) shutdown() error {
 		result.Warnings = append(result.Warnings, text)
 		d.log.Warn(text)
 	}
-	if rings != nil && armed && !gone {
+	if d.asked() {
+		errs = append(errs, d.keep.end())
+	}
+	kept := told && dev.DMA().Keeps()
+	goesOn := kept && d.goesOn(dev)
+	if rings != nil && armed && !gone && !goesOn {
 		d.settle(dev, rings)
 	}
 	errs = append(errs, d.closePorts())
@@ -73,10 +81,9 @@ func (d *Daemon) shutdown() error {
 		}
 	}
 	if dev != nil {
-		kept := told && dev.DMA().Keeps()
 		off, err := d.cutOff(dev, !kept && knows)
 		errs = append(errs, err)
-		if told {
+		if told && !goesOn {
 			// Nothing comes into memory that goes: these are the last numbers.
 			result.TXUnfinished, result.RXLeft = d.left(rings, gone)
 			for _, l := range lives {
@@ -130,6 +137,23 @@ func (d *Daemon) shutdown() error {
 	return errors.Join(errs...)
 }
 
+// asked tells whether the end was asked for on the control socket.
+func (d *Daemon) asked() bool {
+	select {
+	case <-d.stopAsk:
+		return true
+	default:
+		return false
+	}
+}
+
+// goesOn tells whether a next process can go on with rings in memory that is kept: then
+// nothing that is under way in them is lost.
+func (d *Daemon) goesOn(dev octep.Device) bool {
+	_, held := dev.DMA().(dma.Holder)
+	return held && d.keep.why() == "" && !d.teardown.Load()
+}
+
 // settle gives the card a moment to finish what was posted.
 func (d *Daemon) settle(dev octep.Device, rings *ring.Rings) {
 	deadline := d.clock.Now() + settleLimit
@@ -179,8 +203,12 @@ func (d *Daemon) cutOff(dev octep.Device, knows bool) (bool, error) {
 	return false, err
 }
 
-// closePorts removes the interfaces.
+// closePorts removes the interfaces, or leaves them to the next process.
 func (d *Daemon) closePorts() error {
+	end := (*port.Port).Close
+	if d.keep.why() == "" {
+		end = (*port.Port).Keep
+	}
 	d.mu.Lock()
 	taps := d.taps
 	d.taps = map[*port.Port]bool{}
@@ -188,7 +216,7 @@ func (d *Daemon) closePorts() error {
 	var errs []error
 	for p := range taps {
 		d.fan.leave(p)
-		errs = append(errs, p.Close())
+		errs = append(errs, end(p))
 	}
 	return errors.Join(errs...)
 }

@@ -74,8 +74,16 @@ type Status struct {
 	CPU        *CPU     `json:"cpu,omitempty"` // none in the first seconds
 	PortsUp    int      `json:"ports_up"`      // provisioned and shown to the kernel
 	PortsTotal int      `json:"ports_total"`   // of the board
+	Restart    Restart  `json:"restart"`       // what one would cost here and now
 	Stages     []Stage  `json:"stages"`
 	Warnings   []string `json:"warnings"`
+}
+
+// Restart is what the end of the daemon by a signal, by force or by an upgrade, and its
+// next start, would cost. oxpd stop is another thing: it takes the interfaces away.
+type Restart struct {
+	Seamless bool     `json:"seamless"` // nobody notices
+	Costs    []string `json:"costs"`    // each with its reason; none when it is seamless
 }
 
 // LIF is the coprocessor's logical interface behind a port, as last read back.

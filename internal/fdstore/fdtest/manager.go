@@ -131,6 +131,25 @@ func (m *Manager) Setenv(key, value string) {
 	m.env = append(m.env, key+"="+value)
 }
 
+// Drop forgets a descriptor.
+func (m *Manager) Drop(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(name)
+}
+
+func (m *Manager) drop(name string) {
+	var left []kept
+	for _, k := range m.kept {
+		if k.name != name {
+			left = append(left, k)
+			continue
+		}
+		_ = k.file.Close() // one copy of several
+	}
+	m.kept = left
+}
+
 // Deaf makes the manager leave messages where they are, or go on.
 func (m *Manager) Deaf(deaf bool) { m.deaf.Store(deaf) }
 
@@ -192,15 +211,7 @@ func (m *Manager) take(text string, files []*os.File) {
 	}
 	name := values["FDNAME"]
 	if values["FDSTOREREMOVE"] == "1" {
-		var left []kept
-		for _, k := range m.kept {
-			if k.name != name {
-				left = append(left, k)
-				continue
-			}
-			_ = k.file.Close()
-		}
-		m.kept = left
+		m.drop(name)
 	}
 	for _, f := range files {
 		switch {

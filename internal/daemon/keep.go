@@ -1,0 +1,274 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"oxpd/internal/board"
+	"oxpd/internal/fdstore"
+)
+
+// Names in the service manager's store; the card's descriptors have names of their own.
+const (
+	keptState  = "state"
+	keptPrefix = "tap "
+)
+
+// settleWait bounds, by the wall clock, the wait for a service manager that is asked
+// whether it has what it was given.
+const settleWait = 5 * time.Second
+
+// keptCard is a card that a later process can go on with by its descriptors.
+type keptCard interface {
+	Keep(put func(name string, fd int) error) error
+	SetKeeps(keeps bool)
+}
+
+// recordVersion is that of the record which this program writes, and reads.
+const recordVersion = 1
+
+// record is what a later process must know and can read back from nothing else.
+type record struct {
+	Version int                   `json:"version"`
+	Lives   int                   `json:"lives"` // processes that wrote it, this one too
+	Ports   map[string]portRecord `json:"ports"` // by the interface's name in the board table
+}
+
+// portRecord is a port's part.
+type portRecord struct {
+	Index int    `json:"ifindex"` // of the interface in its namespace
+	Own   string `json:"own"`     // the card's own address, "" when it is not known
+	Up    bool   `json:"up"`      // the card's port is to be raised
+	// Settings are those of the configuration that were put into force, "" while some
+	// were not: only others are put into force by the next process.
+	Settings string `json:"settings"`
+}
+
+// RecordError is a state that this program cannot go on from.
+type RecordError struct{ Err error }
+
+func (e *RecordError) Error() string {
+	return fmt.Sprintf("read what the process before left with the service manager: %v", e.Err)
+}
+
+// Unwrap returns why.
+func (e *RecordError) Unwrap() error { return e.Err }
+
+// Hint is what an operator can do.
+func (e *RecordError) Hint() string {
+	return "start the version of oxpd that ran before; or give everything up: reboot the coprocessor, then systemctl clean --what=fdstore oxpd"
+}
+
+// keeper is what this process leaves to the next one: descriptors and a record, both
+// with the service manager. Once something cannot be left, nothing is: a restart then
+// costs what it costs without a store. Safe for concurrent use.
+type keeper struct {
+	store *fdstore.Store
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	blob *fdstore.Blob
+	card keptCard // nil: none was left yet
+	rec  record
+}
+
+// newKeeper finds what the process before left. Without a store it keeps nothing.
+// Error: *RecordError; then nothing has changed.
+func newKeeper(store *fdstore.Store, log *slog.Logger) (*keeper, error) {
+	k := &keeper{store: store, log: log, rec: record{Version: recordVersion, Ports: map[string]portRecord{}}}
+	if store.Why() != "" {
+		return k, nil
+	}
+	fd, came := store.Take(keptState)
+	if !came {
+		k.begin()
+		return k, nil
+	}
+	if err := k.load(fd); err != nil {
+		return nil, &RecordError{err}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rec.Lives++
+	k.save()
+	return k, nil
+}
+
+// begin makes an empty record.
+func (k *keeper) begin() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	blob, fd, err := fdstore.NewBlob()
+	if err == nil {
+		k.blob, k.rec.Lives = blob, 1
+		err = k.store.Put(keptState, fd)
+	}
+	if err != nil {
+		k.giveUp(err)
+		return
+	}
+	k.save()
+}
+
+func (k *keeper) load(fd int) error {
+	blob, err := fdstore.OpenBlob(fd)
+	if err != nil {
+		return err
+	}
+	data, err := blob.Load()
+	if err != nil {
+		return err
+	}
+	k.blob = blob
+	if data == nil {
+		return nil // it died before it had anything to write
+	}
+	if err := json.Unmarshal(data, &k.rec); err != nil {
+		return fmt.Errorf("the record: %w", err)
+	}
+	if k.rec.Version != recordVersion {
+		return fmt.Errorf("the record is of version %d, and this program reads version %d", k.rec.Version, recordVersion)
+	}
+	if k.rec.Ports == nil {
+		k.rec.Ports = map[string]portRecord{}
+	}
+	return nil
+}
+
+// save writes the record. Held: k.mu.
+func (k *keeper) save() {
+	if k.blob == nil || k.store.Why() != "" {
+		return
+	}
+	data, err := json.Marshal(k.rec)
+	if err == nil {
+		err = k.blob.Save(data)
+	}
+	if err != nil {
+		k.giveUp(err)
+	}
+}
+
+// giveUp ends the keeping: the next start finds nothing. Held: k.mu.
+func (k *keeper) giveUp(err error) {
+	if k.store.Why() != "" {
+		return
+	}
+	k.log.Warn("nothing is kept for the next start", "err", err)
+	if e := k.store.Abandon(err.Error()); e != nil {
+		k.log.Warn("descriptors stay with the service manager", "err", e)
+	}
+	if k.card != nil {
+		k.card.SetKeeps(false)
+	}
+}
+
+// why is the reason that nothing is kept, "" while everything is.
+func (k *keeper) why() string { return k.store.Why() }
+
+// lives is how many processes have kept this record, 0 when nothing is kept.
+func (k *keeper) lives() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.rec.Lives
+}
+
+// settle waits until the service manager has what it was given; until then the death
+// of this process would lose it. Held: k.mu.
+func (k *keeper) settle() error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleWait)
+	defer cancel()
+	return k.store.Settle(ctx)
+}
+
+// keepCard leaves a card to the next process, before it is told anything. A card that
+// has no descriptors is none the worse for it.
+func (k *keeper) keepCard(dev any) {
+	card, ok := dev.(keptCard)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !ok || k.store.Why() != "" {
+		return
+	}
+	err := card.Keep(k.store.Put)
+	if err == nil {
+		err = k.settle()
+	}
+	if err != nil {
+		k.giveUp(fmt.Errorf("keep the card: %w", err))
+		return
+	}
+	k.card = card
+	card.SetKeeps(true)
+}
+
+// keepPort leaves an interface.
+func (k *keeper) keepPort(p board.Port, index, fd int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.store.Why() != "" {
+		return
+	}
+	r := k.rec.Ports[p.Name]
+	r.Index = index
+	k.rec.Ports[p.Name] = r
+	k.save() // the index first: a descriptor without one is of no use
+	err := k.store.Put(keptPrefix+p.Name, fd)
+	if err == nil {
+		err = k.settle()
+	}
+	if err != nil {
+		k.giveUp(fmt.Errorf("keep %s: %w", p.Name, err))
+	}
+}
+
+// dropPort takes an interface back, so that it goes when this process closes it.
+func (k *keeper) dropPort(p board.Port) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.store.Remove(keptPrefix + p.Name); err != nil {
+		k.giveUp(err)
+	}
+}
+
+// takePort is what the process before left of a port. The descriptor is the caller's.
+func (k *keeper) takePort(p board.Port) (fd int, r portRecord, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if fd, ok = k.store.Take(keptPrefix + p.Name); !ok {
+		return -1, portRecord{}, false
+	}
+	return fd, k.rec.Ports[p.Name], true
+}
+
+// notePort writes down what a port is to be, if that is another thing than before. The
+// index stays as it is.
+func (k *keeper) notePort(p board.Port, r portRecord) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := k.rec.Ports[p.Name]
+	if r.Index = old.Index; r == old {
+		return
+	}
+	k.rec.Ports[p.Name] = r
+	k.save()
+}
+
+// end takes everything out of the store: interfaces and memory go when this process
+// closes them.
+func (k *keeper) end() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.store.Why() != "" {
+		return nil
+	}
+	if k.card != nil {
+		k.card.SetKeeps(false)
+	}
+	return errors.Join(k.store.Abandon("oxpd is ending, and leaves nothing"), k.settle())
+}

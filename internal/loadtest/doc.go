@@ -13,6 +13,7 @@
 //	fairness   A7: one port or one ring flooded, the others pinged
 //	memory     A8: jumbo frames at full rate through bounded memory
 //	port       ports taken down and up while frames arrive or wait
+//	kill       oxpd killed a hundred times, as a process beside the card's
 //
 // `make soak` runs the first for a minute instead of seconds.
 //

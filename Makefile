@@ -8,8 +8,8 @@ FUZZTIME ?= 30s
 CIFUZZTIME := 2s
 # How long `make soak` changes MTUs under load.
 SOAKTIME ?= 1m
-# A hang guard for one package; the slowest takes about two minutes, most of it waiting.
-TIMEOUT  := 600s
+# A hang guard for one package; the slowest takes about three minutes, most of it waiting.
+TIMEOUT  := 1200s
 
 # A checkout that belongs to somebody else still builds.
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)

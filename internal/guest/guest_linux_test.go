@@ -1,8 +1,10 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -73,7 +75,8 @@ func TestGuest(t *testing.T) {
 			path := filepath.Join(dir, "card.sock")
 			ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 			require.NoError(t, err)
-			srv := vfiouser.New(ln, card, mem, nil)
+			var log bytes.Buffer // read once the server has ended
+			srv := vfiouser.New(ln, card, mem, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 			served := make(chan error, 1)
 			go func() { served <- srv.Serve() }()
 			card.Start()
@@ -88,6 +91,7 @@ func TestGuest(t *testing.T) {
 				<-quiet
 				assert.NoError(t, srv.Close())
 				assert.NoError(t, <-served)
+				assert.NotContains(t, log.String(), "command=DMA_MAP", "no memory of the guest is refused")
 				card.Close()
 				assert.NoError(t, mem.Close())
 			}()
@@ -131,8 +135,8 @@ func reports(t *testing.T, card *hwsim.Card, iommu bool) {
 	}
 }
 
-// broadcasts sends frames into PortF2, of one buffer and of six, until done. Those that a port
-// does not take are counted, and disturb who counts: pause.
+// broadcasts sends frames into PortF2, of one buffer and of six, until done. Those that
+// are too long for the port are counted, and disturb who counts: pause.
 func broadcasts(card *hwsim.Card, done <-chan struct{}, pause func() bool) {
 	every := time.NewTicker(5 * time.Millisecond)
 	defer every.Stop()

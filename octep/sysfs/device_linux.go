@@ -31,10 +31,11 @@ type Device struct {
 	closed bool
 }
 
-// window is a mapped BAR.
+// window is a mapped BAR. One whose function the kernel removes faults, and reads all
+// ones.
 type window struct {
 	mem []byte
-	*mmio.Mapped
+	mmio.Space
 }
 
 // Open opens a card that discover has found, and keeps other processes from doing so
@@ -107,7 +108,7 @@ func mapBAR(path string, size int64) (window, error) {
 	if err != nil {
 		return window{}, errors.Join(err, unix.Munmap(mem))
 	}
-	return window{mem, regs}, nil
+	return window{mem, mmio.Guard(regs)}, nil
 }
 
 func (w *window) unmap() error {
@@ -115,7 +116,7 @@ func (w *window) unmap() error {
 		return nil
 	}
 	mem := w.mem
-	w.mem, w.Mapped = nil, nil
+	w.mem, w.Space = nil, nil
 	return os.NewSyscallError("munmap", unix.Munmap(mem))
 }
 
@@ -174,10 +175,10 @@ func checkConfig(off, width int) error {
 }
 
 // BAR0 implements octep.Device.
-func (d *Device) BAR0() mmio.Space { return d.bar0.Mapped }
+func (d *Device) BAR0() mmio.Space { return d.bar0.Space }
 
 // BAR2 implements octep.Device.
-func (d *Device) BAR2() mmio.Space { return d.bar2.Mapped }
+func (d *Device) BAR2() mmio.Space { return d.bar2.Space }
 
 // DMA implements octep.Device.
 func (d *Device) DMA() dma.Provider { return d.dma }

@@ -197,6 +197,12 @@ func TestGone(t *testing.T) {
 	require.NoError(t, f.Close())
 	assert.False(t, octep.Alive(d))
 	require.ErrorIs(t, octep.SetBusMaster(d, true), mmio.ErrGone)
+	for _, name := range []string{"resource0", "resource2"} { // what the kernel does to a mapping of a function that it removes
+		require.NoError(t, os.Truncate(filepath.Join(dir, name), 0))
+	}
+	assert.Equal(t, ^uint64(0), mmio.Load64(d.BAR0(), csr.RInfo))
+	d.BAR0().Store64(uint32(csr.InIntLevels.Queue(1)), 1)
+	assert.Equal(t, ^uint32(0), d.BAR2().Load32(csr.BAR2Facilities))
 	require.NoError(t, os.Truncate(filepath.Join(dir, "config"), 0))
 	_, err = d.ConfigRead(0, 2)
 	require.ErrorContains(t, err, "sysfs: read config space of "+addr+" at 0x0: 0 of 2 bytes")

@@ -11,8 +11,9 @@
 // either, and Open refuses where one translates: physical addresses would be wrong.
 //
 // Open writes nothing and touches no BAR; a look at the card (oxpd probe) opens it too.
-// A card that leaves the bus reads all ones in config space; one that the kernel was
-// told to remove while it is driven takes the mappings with it, and ends the process.
+// A card that leaves the bus reads all ones in config space. One that the kernel was told
+// to remove while it is driven does so too, also where it was mapped, and does not come
+// back: what the kernel finds at the next look at the bus is another function to it.
 //
 // Left out: interrupts, reset, and systems other than Linux.
 package sysfs

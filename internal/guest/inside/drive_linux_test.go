@@ -299,6 +299,28 @@ func TestSysfsEnds(t *testing.T) {
 	}
 }
 
+// TestSysfsRemoved: the kernel is told to remove the function under oxpd, which says that
+// the card is lost and goes on (VF-9).
+func TestSysfsRemoved(t *testing.T) {
+	dir := card(t)
+	if behindIOMMU(dir) {
+		t.Skip("the IOMMU of this guest translates")
+	}
+	d := startDaemon(t, "sysfs")
+	require.Equal(t, "running", d.status(t, "--wait=90s").State)
+	write(t, filepath.Join(dir, "remove"), "1")
+	defer func() {
+		write(t, "/sys/bus/pci/rescan", "1")
+		flr(t, card(t))
+	}()
+	require.Eventually(t, func() bool {
+		s := d.status(t)
+		return s.Device.Lost == 1 && s.State == "gone"
+	}, hang, 100*time.Millisecond, d.said(t))
+	require.NoError(t, d.cmd.Process.Signal(unix.SIGTERM))
+	d.end(t)
+}
+
 // TestVFIODrives: the card through vfio-pci and an IOMMU, and the outside. Without a
 // store it is refused, unless somebody accepts a reset.
 func TestVFIODrives(t *testing.T) {

@@ -146,7 +146,9 @@ func TestCardComesBack(t *testing.T) {
 		r.away()
 		assert.Equal(t, client.StateGone, r.state())
 		for _, p := range board.All() {
-			assert.Contains(t, r.link(p.Name).Flags, map[bool]string{true: "NO-CARRIER", false: "BROADCAST"}[slices.Contains(r.link(p.Name).Flags, "UP")], p.Name)
+			if slices.Contains(r.link(p.Name).Flags, "UP") {
+				r.carrier(p.Name, false)
+			}
 		}
 		assert.Equal(t, at9, r.addresses("oxp9"))
 		assert.Equal(t, at1, r.addresses("oxp1"))
@@ -342,7 +344,7 @@ func TestCarriersGoFirst(t *testing.T) {
 	hold := &r.d.life.tasks
 	hold.Add(1) // a part that takes its time
 	card.Kill()
-	r.wait("no carrier", func() bool { return slices.Contains(r.link("oxp9").Flags, "NO-CARRIER") })
+	r.carrier("oxp9", false)
 	assert.Equal(t, client.StateGone, r.state())
 	seen := r.accesses.Load()
 	assert.Equal(t, ^uint64(0), late.Load64(uint32(csr.RInfo)))

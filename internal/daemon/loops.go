@@ -243,7 +243,11 @@ func (d *Daemon) watchLinks(ctx context.Context) error {
 			}
 			p.Note(l)
 			o.setKernel(p, l)
-			o.notice(markIface)
+			what := markIface
+			if l.Raised {
+				what |= markRaised
+			}
+			o.notice(what)
 		})
 		if ctx.Err() != nil {
 			return nil

@@ -75,13 +75,15 @@ var (
 var errUnderWay = errors.New("it has begun and may still be done")
 
 // mark is something for an owner to look at, when it comes to it. Marks that are
-// set twice are one: what is looked at is the state of the card and the kernel.
+// set twice are one: what is looked at is the state of the card and the kernel. That
+// does not show an interface that was set up and down again, and had been down before.
 type mark uint8
 
 const (
 	markIface     mark = 1 << iota // the kernel says that the interface has changed, or gone
 	markProvision                  // a waiting port's pause is over
 	markReconcile                  // read the LIF back
+	markRaised                     // the interface was up, whatever it is now
 )
 
 // request is one entry of an owner's queue. Somebody waits for its end.
@@ -125,6 +127,7 @@ type owner struct {
 	told    told
 	own     [6]byte      // the card's own address, as first read
 	ifUp    bool         // the interface was administratively up when last looked at
+	wasUp   bool         // and was so at some time since
 	losses  uint64       // lif.State.Lost when last looked at
 	pending portSettings // what is to be done and has not succeeded yet
 	pause   time.Duration
@@ -224,6 +227,7 @@ func (o *owner) heed(ctx context.Context) {
 	for _, do := range late {
 		do()
 	}
+	o.wasUp = o.wasUp || m&markRaised != 0
 	if m&markIface != 0 {
 		if err := o.follow(ctx, false); err != nil {
 			o.update(func(v *view) { v.err = err })
@@ -433,7 +437,7 @@ func (o *owner) interfaced(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.ifUp = false // a new interface is down, and that is nobody's request
+	o.ifUp, o.wasUp = false, false // a new interface is down, and that is nobody's request
 	o.update(func(v *view) { v.iface = i })
 	return nil
 }

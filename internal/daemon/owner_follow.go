@@ -43,14 +43,24 @@ func (o *owner) follow(ctx context.Context, again bool) error {
 	return errors.Join(err, o.followMTU(ctx, v.iface, now.MTU))
 }
 
+// heedUp takes the administrative state of the interface; a change is a request.
+func (o *owner) heedUp(up bool) {
+	if up != o.ifUp {
+		o.ifUp, o.want.up, o.pending.up = up, up, nil
+	}
+}
+
 // heedLink takes what is wanted from the interface, and tells whether that is
 // another thing than before. Of the administrative state only a change is a request:
-// a new interface is down, and its port is raised.
+// a new interface is down, and its port is raised. One that was set up and down again
+// before anybody looked has changed.
 func (o *owner) heedLink(now port.Link) (changed bool) {
 	before := o.want
-	if now.Up != o.ifUp {
-		o.ifUp, o.want.up, o.pending.up = now.Up, now.Up, nil
+	if o.wasUp {
+		o.heedUp(true)
+		o.wasUp = false
 	}
+	o.heedUp(now.Up)
 	o.want.promisc = now.Promisc || now.Bridge != ""
 	o.want.allMulti = now.AllMulti
 	if o.want == before {

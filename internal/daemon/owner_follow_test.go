@@ -499,3 +499,35 @@ func TestSettingsOfAConfiguration(t *testing.T) {
 func logged(b *bench, message string) int {
 	return strings.Count(b.logs.String(), message)
 }
+
+// Somebody sets an interface up and down again faster than its owner looks.
+func TestInterfaceThatWasUpBetweenTwoLooks(t *testing.T) {
+	ctx := context.Background()
+	b := newBench(t, 8, 0).up(t)
+	is := func(up bool, m mark, want ...string) {
+		t.Helper()
+		b.iface.isUp, b.log = up, nil
+		b.notice(m)
+		b.heed(ctx)
+		assert.Equal(t, want, b.log)
+		assert.Equal(t, b.want.up, b.agent.up)
+		b.agree(t)
+	}
+	is(false, markIface)
+	is(false, markIface|markRaised, "state 0x0001 false")
+	is(false, markIface|markRaised)
+	is(true, markIface|markRaised, everything(false, false)...)
+	is(false, markIface, "state 0x0001 false")
+	is(true, markIface, everything(false, false)...)
+
+	require.NoError(t, b.setUp(ctx, false))
+	is(false, markIface|markRaised) // the late news of what was before that
+	require.NoError(t, b.setUp(ctx, true))
+	is(true, markIface|markRaised)
+
+	b.ifaceGone()
+	b.notice(markRaised) // of the one that has gone
+	b.heed(ctx)
+	require.NoError(t, b.provision(ctx))
+	assert.True(t, b.want.up)
+}

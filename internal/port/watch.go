@@ -18,6 +18,10 @@ type Link struct {
 	Bridge    string // name of the master when that is a Linux bridge
 	BridgeMTU int    // and its MTU
 
+	// Raised: Watch tells that the interface was administratively up at some time since it
+	// was reported last, whatever it is now.
+	Raised bool
+
 	dropped kernelCount
 }
 

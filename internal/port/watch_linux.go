@@ -20,7 +20,8 @@ import (
 // The state is read when fn is about to be called, not taken from the event: an
 // old event, or the echo of the caller's own change, shows what is true now.
 // Events that arrive while fn runs are merged. The same state may be reported
-// twice; a change and its reversal may not be reported at all. If the kernel
+// twice; of a change and its reversal nothing may be seen, but that the interface
+// was up: to set it up and down again is to ask for something. If the kernel
 // had to throw events away, everything is read again. News of a bridge or of
 // another master, such as its MTU or its end, is news of its members. fn is called by one
 // goroutine and may take its time; an interface that it was told about can be
@@ -70,9 +71,15 @@ type watcher struct {
 	members map[int]map[int]struct{}
 
 	mu      sync.Mutex
-	pending map[int]kernelCount // with the last count that an event carried
-	every   bool                // all of them are pending
+	pending map[int]news
+	every   bool // all of them are pending
 	failed  error
+}
+
+// news is what events have said of an interface since it was reported last.
+type news struct {
+	last   kernelCount // the last count that one carried
+	raised bool        // one had it administratively up
 }
 
 func (w *watcher) run(ctx context.Context, fn func(Link)) error {
@@ -133,20 +140,21 @@ func (w *watcher) take(m netlink.Message) {
 		w.markEvery()
 		return
 	}
-	w.mark(l.Index, l.dropped)
+	w.mark(l.Link)
 }
 
-// mark notes that something happened to an interface. The count of the event is
-// kept: the news that an interface was removed carries its last one.
-func (w *watcher) mark(index int, n kernelCount) {
+// mark notes that something happened to the interface of an event. The event's count
+// is kept: the news that an interface was removed carries its last one.
+func (w *watcher) mark(l Link) {
 	w.mu.Lock()
 	if w.pending == nil {
-		w.pending = make(map[int]kernelCount)
+		w.pending = make(map[int]news)
 	}
-	if was := w.pending[index]; was.known && !n.known {
-		n = was
+	n := w.pending[l.Index]
+	if n.raised = n.raised || l.Up; l.dropped.known {
+		n.last = l.dropped
 	}
-	w.pending[index] = n
+	w.pending[l.Index] = n
 	w.mu.Unlock()
 	w.awake()
 }
@@ -181,11 +189,12 @@ func (w *watcher) handle(ctx context.Context, fn func(Link)) error {
 			return err
 		}
 		for _, l := range links {
+			l.Raised = pending[l.Index].raised
 			delete(pending, l.Index)
 			w.report(ctx, l, fn)
 		}
 	}
-	for index, last := range pending { // what the list no longer has is gone, and one says so
+	for index, n := range pending { // what the list no longer has is gone, and one says so
 		if w.filter != nil && !w.filter(index) {
 			continue
 		}
@@ -193,8 +202,8 @@ func (w *watcher) handle(ctx context.Context, fn func(Link)) error {
 		if err != nil {
 			return err
 		}
-		if l.Gone {
-			l.dropped = last
+		if l.Raised = n.raised && !l.Gone; l.Gone {
+			l.dropped = n.last
 		}
 		w.report(ctx, l, fn)
 	}
@@ -202,7 +211,7 @@ func (w *watcher) handle(ctx context.Context, fn func(Link)) error {
 }
 
 // addMembers adds the members of each master that something happened to.
-func (w *watcher) addMembers(pending map[int]kernelCount) {
+func (w *watcher) addMembers(pending map[int]news) {
 	var also []int
 	for index := range pending {
 		for member := range w.members[index] {
@@ -211,7 +220,7 @@ func (w *watcher) addMembers(pending map[int]kernelCount) {
 	}
 	for _, member := range also {
 		if _, ok := pending[member]; !ok {
-			pending[member] = kernelCount{}
+			pending[member] = news{}
 		}
 	}
 }

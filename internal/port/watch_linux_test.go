@@ -347,11 +347,34 @@ func TestWatchEvents(t *testing.T) {
 		var got seen
 		k := &kernel{links: map[int]Link{}}
 		w := &watcher{query: k, filter: func(i int) bool { return i == 5 }, wake: make(chan struct{}, 1)}
-		w.mark(5, kernelCount{})
-		w.mark(6, kernelCount{})
+		w.mark(Link{Index: 5})
+		w.mark(Link{Index: 6})
 		require.NoError(t, w.handle(context.Background(), got.report))
 		assert.Equal(t, []int{5}, k.asked)
 		assert.Equal(t, map[int]Link{5: {Index: 5, Gone: true}}, got.last)
+	})
+	t.Run("an interface that was up in between", func(t *testing.T) {
+		var got seen
+		k := &kernel{links: map[int]Link{5: {Index: 5}, 6: {Index: 6}, 7: {Index: 7}}}
+		w := &watcher{query: k, wake: make(chan struct{}, 1)}
+		raised := func(want map[int]bool) {
+			t.Helper()
+			require.NoError(t, w.handle(context.Background(), got.report))
+			for index, yes := range want {
+				l, _ := got.link(index)
+				assert.Equal(t, yes, l.Raised, "interface %d", index)
+			}
+		}
+		for _, up := range []bool{true, false, false} {
+			w.mark(Link{Index: 5, Up: up})
+			w.mark(Link{Index: 6})
+		}
+		w.mark(Link{Index: 8, Up: true}) // it has gone
+		raised(map[int]bool{5: true, 6: false, 8: false})
+		w.mark(Link{Index: 5})
+		w.mark(Link{Index: 6, Up: true})
+		w.markEvery()
+		raised(map[int]bool{5: false, 6: true, 7: false})
 	})
 	t.Run("news of a master is news of its members", func(t *testing.T) {
 		var got seen
@@ -361,7 +384,7 @@ func TestWatchEvents(t *testing.T) {
 			t.Helper()
 			k.asked = nil
 			for _, i := range marked {
-				w.mark(i, kernelCount{})
+				w.mark(Link{Index: i})
 			}
 			require.NoError(t, w.handle(context.Background(), got.report))
 			return k.asked

@@ -31,7 +31,8 @@ type HugeOptions struct {
 // once the card is known to have forgotten its addresses. Held goes on with it: its
 // regions are found by their names, where the card knows them (Holder), Alloc adds to
 // them, and the file is not removed any more but by a later Reclaim. Alloc alone
-// refuses a file that is there.
+// refuses a file that is there. One whose process still runs nobody else gets: it is
+// locked until Close, or the end of the process.
 type Huge struct {
 	o HugeOptions
 
@@ -59,6 +60,9 @@ func NewHuge(o HugeOptions) *Huge { return &Huge{o: o, out: map[*Region]int{}} }
 
 // ErrLeft says that memory of an earlier run is still there.
 var ErrLeft = errors.New("memory of an earlier run is kept, and the card may still reach it")
+
+// ErrRuns says that the process which made the memory, or goes on with it, still runs.
+var ErrRuns = errors.New("another process uses this memory")
 
 // HugeError is memory that cannot be had, with what to do about it.
 type HugeError struct {
@@ -179,7 +183,7 @@ func (h *Huge) give(entry int) *Region {
 // opens its file and judges all of it.
 //
 // Errors: ErrNotHeld; ErrKept for a file that is damaged, ErrMoved for memory that does
-// not lie any more where the card knows it, *HugeError.
+// not lie any more where the card knows it, ErrRuns, *HugeError.
 func (h *Huge) Held(name string, size, align int) (*Region, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -255,7 +259,8 @@ func (h *Huge) Close() error {
 	if h.file == nil {
 		return nil
 	}
-	err := h.file.Close()
+	// The mapping has the file, and would keep it locked.
+	err := errors.Join(unlock(h.file), h.file.Close())
 	h.file, h.pages, h.pack, h.out, h.left = nil, nil, packer{}, map[*Region]int{}, false
 	return err
 }

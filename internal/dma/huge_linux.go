@@ -30,10 +30,26 @@ func (h *Huge) Reclaim() error {
 	if h.o.Dir == "" {
 		return nil
 	}
-	if err := os.Remove(h.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := h.remove(); err != nil {
 		return fmt.Errorf("dma: reclaim memory: %w", err)
 	}
 	return nil
+}
+
+// remove removes the file of a process that has ended, if there is one.
+func (h *Huge) remove() error {
+	f, err := os.Open(h.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := lock(f); err != nil {
+		return err
+	}
+	return os.Remove(h.path())
 }
 
 // mount checks where the file lies and returns the size of its pages.
@@ -63,6 +79,9 @@ func (h *Huge) reopen() (err error) {
 	}
 	if err != nil {
 		return &HugeError{h.path(), err, ""}
+	}
+	if err := lock(f); err != nil {
+		return errors.Join(err, f.Close())
 	}
 	h.file, h.pack, h.left = f, packer{page: page}, true
 	defer func() {
@@ -116,8 +135,25 @@ func (h *Huge) open() error {
 	case err != nil:
 		return &HugeError{h.o.Dir, err, ""}
 	}
+	if err := lock(f); err != nil {
+		return errors.Join(err, f.Close())
+	}
 	h.file, h.pack = f, packer{page: page}
 	return nil
+}
+
+// lock keeps a file to this process. The card's own lock is one of its file in sysfs,
+// which a network namespace with a sysfs of its own does not see.
+func lock(f *os.File) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return &HugeError{f.Name(), ErrRuns, "an oxpd drives the card, perhaps in another network namespace: stop that one first (oxpd stop)"}
+	}
+	return os.NewSyscallError("flock", err)
+}
+
+func unlock(f *os.File) error {
+	return os.NewSyscallError("flock", unix.Flock(int(f.Fd()), unix.LOCK_UN))
 }
 
 // addPage extends the file by a page and maps that. Held: h.mu.

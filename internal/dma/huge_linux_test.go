@@ -257,6 +257,37 @@ func TestHugeMemoryIsFoundByName(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(dir, "x"))
 }
 
+// Memory of a process that runs is nobody else's, and as soon as it has ended the next one's.
+func TestHugeOfAProcessThatRuns(t *testing.T) {
+	dir := hugetlbfs(t, 2)
+	first := newHuge(t, HugeOptions{Dir: dir, Name: "x"})
+	_, err := first.Alloc("records", 64, 64)
+	require.NoError(t, err)
+	other := newHuge(t, first.o)
+	refused := func() {
+		t.Helper()
+		_, err := other.Held("records", 64, 64)
+		require.ErrorIs(t, err, ErrRuns)
+		var huge *HugeError
+		require.ErrorAs(t, err, &huge)
+		assert.Equal(t, filepath.Join(dir, "x"), huge.Where)
+		_, err = other.Alloc("records", 64, 64)
+		require.ErrorIs(t, err, ErrLeft)
+		require.ErrorIs(t, other.Reclaim(), ErrRuns)
+		assert.FileExists(t, filepath.Join(dir, "x"))
+	}
+	refused()
+	next := later(t, first)
+	_, err = next.Held("records", 64, 64)
+	require.NoError(t, err)
+	refused()
+	third := later(t, next)
+	r, err := third.Held("records", 64, 64)
+	require.NoError(t, err)
+	require.NoError(t, third.Free(r))
+	require.NoError(t, third.Reclaim())
+}
+
 // A region that cannot be had in the file of an earlier process takes nothing with it.
 func TestHugeShortInAFileThatWasLeft(t *testing.T) {
 	dir := hugetlbfs(t, 1)

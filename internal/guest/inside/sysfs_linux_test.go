@@ -59,69 +59,82 @@ func TestDevices(t *testing.T) {
 }
 
 // TestSysfs: oxpd drives the card by its files and by hugepages, and leaves what the
-// card knows behind.
+// card knows behind. The next process goes on with it, whether the one before was ended
+// or killed; without its memory it is refused.
 func TestSysfs(t *testing.T) {
 	dir := card(t)
 	if behindIOMMU(dir) {
 		t.Skip("the IOMMU of this guest translates")
 	}
+	defer flr(t, dir)
 	address, _ := devices(t)
-	socket := t.TempDir() + "/oxpd.sock"
-	d := exec.Command(oxpd, "run", "--socket", socket)
-	log, err := os.Create(t.TempDir() + "/log")
-	require.NoError(t, err)
-	defer log.Close()
-	d.Stdout, d.Stderr = log, log
-	require.NoError(t, d.Start())
-	said := func() string {
-		b, err := os.ReadFile(log.Name())
+	d := startDaemon(t, "sysfs")
+	out := string(d.call(t, "status", "--wait=90s"))
+	assert.Contains(t, out, address)
+	assert.Contains(t, out, "no interrupts: they poll")
+	d.call(t, "mtu", "oxp10", "9000")
+	mtu := func() int {
+		t.Helper()
+		l, err := d.ns.Link("oxp10")
 		require.NoError(t, err)
-		return string(b)
+		return l.MTU
 	}
-	out, err := exec.Command(oxpd, "status", "--wait=90s", "--socket", socket).CombinedOutput()
-	require.NoError(t, err, "%s\n%s", out, said())
-	assert.Contains(t, string(out), address)
-	assert.Contains(t, string(out), "no interrupts: they poll")
-	out, err = exec.Command(oxpd, "mtu", "oxp10", "9000", "--socket", socket).CombinedOutput()
-	require.NoError(t, err, "%s\n%s", out, said())
-	assert.Equal(t, "9000", read(t, "/sys/class/net/oxp10", "mtu"))
+	assert.Equal(t, 9000, mtu())
 	// The host sends frames of one buffer and of six.
-	var stats struct {
-		Device map[string]uint64
+	frames := func() {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			return d.stat(t, "rx_done") > 100 && d.stat(t, "rx_spans") > 50
+		}, hang, 100*time.Millisecond, d.said(t))
+		for _, name := range []string{"oq_lapped", "rx_resync", "rx_short", "rx_long", "rx_ghosts", "intr_taken"} {
+			assert.Zero(t, d.stat(t, name), name)
+		}
 	}
-	require.Eventually(t, func() bool {
-		out, err := exec.Command(oxpd, "stats", "--json", "--socket", socket).CombinedOutput()
-		require.NoError(t, err, "%s\n%s", out, said())
-		require.NoError(t, json.Unmarshal(out, &stats))
-		return stats.Device["rx_done"] > 100 && stats.Device["rx_spans"] > 50
-	}, 90*time.Second, 100*time.Millisecond)
-	for _, name := range []string{"oq_lapped", "rx_resync", "rx_short", "rx_long", "rx_ghosts", "intr_taken"} {
-		assert.Zero(t, stats.Device[name], name)
-	}
-	out, err = exec.Command(oxpd, "probe", "--json").CombinedOutput()
-	assert.Contains(t, string(out), `"finished": `, "a look beside it: %v", err)
+	frames()
+	beside, err := exec.Command(oxpd, "probe", "--json").CombinedOutput()
+	assert.Contains(t, string(beside), `"finished": `, "a look beside it: %v", err)
 
 	memory := filepath.Join("/dev/hugepages", "oxpd-"+address)
 	fi, err := os.Stat(memory)
 	require.NoError(t, err)
 	assert.EqualValues(t, 9<<21, fi.Size())
-
-	require.NoError(t, d.Process.Signal(unix.SIGTERM))
-	ended := make(chan error, 1)
-	go func() { ended <- d.Wait() }()
-	select {
-	case err := <-ended:
-		assert.NoError(t, err, said())
-	case <-time.After(90 * time.Second):
-		t.Fatalf("the daemon does not end\n%s", said())
+	sigterm := func() {
+		t.Helper()
+		require.NoError(t, d.cmd.Process.Signal(unix.SIGTERM))
+		d.end(t)
+		assert.FileExists(t, memory, "the card may still write to it")
 	}
-	assert.FileExists(t, memory, "the card may still write to it")
+	sigterm()
 	_, stops := devices(t)
 	assert.Empty(t, stops)
-	again, err := exec.Command(oxpd, "run", "--socket", socket).CombinedOutput()
-	require.Error(t, err)
-	assert.Contains(t, string(again), "earlier run")
-	assert.FileExists(t, memory)
+
+	goesOn := func() {
+		t.Helper()
+		d = startDaemon(t, "sysfs")
+		s := d.status(t, "--wait=90s")
+		assert.Equal(t, "running", s.State)
+		assert.Equal(t, 12, s.PortsUp)
+		assert.Contains(t, d.said(t), "was on, for the process before")
+		assert.Equal(t, 9000, mtu(), "the LIF has it")
+		frames()
+	}
+	goesOn()
+	require.NoError(t, d.cmd.Process.Kill())
+	require.Error(t, <-d.ended)
+	goesOn()
+	sigterm()
+
+	aside := memory + ".aside"
+	require.NoError(t, os.Rename(memory, aside))
+	d = startDaemon(t, "sysfs")
+	select {
+	case err := <-d.ended:
+		assert.ErrorContains(t, err, "exit status 3")
+	case <-time.After(hang):
+		t.Fatalf("rings whose memory is not there were taken for its own\n%s", d.said(t))
+	}
+	assert.Contains(t, d.said(t), "earlier run")
+	require.NoError(t, os.Rename(aside, memory))
 }
 
 // TestBind: the kernel's own driver_override. Without an IOMMU vfio-pci does not take

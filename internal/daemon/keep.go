@@ -128,13 +128,15 @@ func (k *keeper) load(fd int) error {
 	if data == nil {
 		return nil // it died before it had anything to write
 	}
-	if err := json.Unmarshal(data, &k.rec); err != nil {
+	var rec record
+	err = json.Unmarshal(data, &rec)
+	switch same := rec.Version == recordVersion; {
+	case err != nil && (same || rec.Version == 0):
 		return fmt.Errorf("the record: %w", err)
+	case !same: // which may be why it does not fit
+		return fmt.Errorf("the record is of version %d, and this program reads version %d", rec.Version, recordVersion)
 	}
-	if k.rec.Version != recordVersion {
-		return fmt.Errorf("the record is of version %d, and this program reads version %d", k.rec.Version, recordVersion)
-	}
-	if k.rec.Ports == nil {
+	if k.rec = rec; k.rec.Ports == nil {
 		k.rec.Ports = map[string]portRecord{}
 	}
 	return nil

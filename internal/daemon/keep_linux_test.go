@@ -130,10 +130,13 @@ func TestKeeperRecord(t *testing.T) {
 	assert.Equal(t, portRecord{Index: 42, Own: "00:11:22:33:44:55"}, next.rec.Ports["oxp4"])
 
 	for name, tc := range map[string]struct{ data, want string }{
-		"nothing written":  {"", ""},
-		"a later version":  {`{"version": 2}`, "is of version 2, and this program reads version 1"},
-		"no record at all": {`[]`, "the record: "},
-		"without ports":    {`{"version": 1}`, ""},
+		"nothing written":                   {"", ""},
+		"a later version":                   {`{"version": 2}`, "is of version 2, and this program reads version 1"},
+		"a later version, of another shape": {`{"ports": [], "version": 2}`, "is of version 2, and this program reads version 1"},
+		"this version, of another shape":    {`{"ports": [], "version": 1}`, "the record: "},
+		"without a version":                 {`{"ports": {}}`, "is of version 0, and this program reads version 1"},
+		"no record at all":                  {`[]`, "the record: "},
+		"without ports":                     {`{"version": 1}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			blob, fd, err := fdstore.NewBlob()

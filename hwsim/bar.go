@@ -44,15 +44,7 @@ func (c *Card) accessOK(what string, bar int, off uint64, width int) bool {
 	if c.gone() {
 		return false
 	}
-	var size uint64
-	switch bar {
-	case 0:
-		size = csr.BAR0Size
-	case 2:
-		size = csr.BAR2Size
-	case 4:
-		size = csr.BAR4Size
-	}
+	size := c.BARSize(bar)
 	if width != 4 && width != 8 || off%uint64(width) != 0 || off+uint64(width) > size {
 		c.report(ReportBadWidth, "%s of %d bytes at BAR%d+%#x", what, width, bar, off)
 		return false
@@ -146,7 +138,7 @@ func (c *Card) store2(off uint32, width int, v uint64) {
 
 // load0 reads BAR0. A 32-bit load takes that half of the register.
 func (c *Card) load0(off uint32, width int) uint64 {
-	if inMSIX(off) {
+	if c.inMSIX(off) {
 		c.acc.area[areaMSIX].load(width)
 		v := uint64(c.msixLoad32(off))
 		if width == 8 {
@@ -169,16 +161,15 @@ func (c *Card) load0(off uint32, width int) uint64 {
 // loadReg reads a whole register.
 func (c *Card) loadReg(reg uint32, width int) (uint64, bool) {
 	if at := reg & blockMask; at >= blockBase {
-		i := c.acc.find(at - blockBase)
-		if i < 0 {
+		i, q := c.acc.find(at-blockBase), int(reg>>blockShift)
+		if i < 0 || q >= c.o.rings() {
 			return 0, false
 		}
-		q := int(reg >> blockShift)
 		c.acc.ring[q][i].load(width)
 		return c.rings[q].load(c, csr.RingReg(at-blockBase)), true
 	}
 	i, ok := c.acc.globalAt[reg]
-	if !ok {
+	if !ok || c.o.Function == VF {
 		return 0, false
 	}
 	c.acc.global[i].load(width)
@@ -212,7 +203,7 @@ func (a *accounts) find(at uint32) int {
 
 // store0 writes BAR0.
 func (c *Card) store0(off uint32, width int, v uint64) {
-	if inMSIX(off) {
+	if c.inMSIX(off) {
 		c.acc.area[areaMSIX].store(width)
 		c.msixStore32(off, uint32(v))
 		if width == 8 {
@@ -222,13 +213,12 @@ func (c *Card) store0(off uint32, width int, v uint64) {
 	}
 	reg := off &^ 7
 	if at := reg & blockMask; at >= blockBase {
-		if i := c.acc.find(at - blockBase); i >= 0 {
-			q := int(reg >> blockShift)
+		if i, q := c.acc.find(at-blockBase), int(reg>>blockShift); i >= 0 && q < c.o.rings() {
 			c.acc.ring[q][i].store(width)
 			c.storeRing(q, csr.RingReg(at-blockBase), off&4 != 0, width, v)
 			return
 		}
-	} else if i, ok := c.acc.globalAt[reg]; ok {
+	} else if i, ok := c.acc.globalAt[reg]; ok && c.o.Function == PF {
 		c.acc.global[i].store(width)
 		c.storeGlobal(reg, csr.GlobalTable[i].Access, off, width, v)
 		return
@@ -299,5 +289,8 @@ func (c *Card) resetRegisters() {
 	c.msix.powerOn()
 	for q := range c.rings {
 		c.rings[q].powerOn(q)
+		if c.o.Function == VF {
+			*c.rings[q].storage(csr.VFNum) = vfNumber
+		}
 	}
 }

@@ -97,7 +97,9 @@ func (q *Queues) defaults() {
 type Options struct {
 	Seed        int64    // of everything that varies; same seed, same trace in stepped mode
 	Timeline    Timeline // zero: Real()
-	Watermark   int      // SDP_OUT_WMARK; 0: 0x400 as on this appliance. The stock firmware has 0x100
+	Function    Function // what is shown: PF, the whole card, or VF, one virtual function with a loopback behind its rings
+	VFRings     int      // rings of the virtual function: 1, 2, 4 or 8; 0: 1. The physical function has all 64
+	Watermark   int      // SDP_OUT_WMARK; 0: 0x400 as on this appliance, 0x100 for a VF. The stock firmware has 0x100
 	SwitchFrame int      // frame cap of the switch's front ports, FCS included; 0: 2,048 as found. The jumbo setting is 10,240
 	MACBase     [6]byte  // first of the block of port addresses, Port1's; zero: 02:c8:52:00:00:02
 	Choices     Choices
@@ -182,8 +184,17 @@ func New(o Options) *Card {
 	if o.Timeline == (Timeline{}) {
 		o.Timeline = Real()
 	}
+	switch {
+	case o.Function == PF:
+		o.VFRings = 0
+	case o.VFRings == 0:
+		o.VFRings = vfRings
+	}
 	if o.Watermark == 0 {
 		o.Watermark = wire.Watermark
+		if o.Function == VF {
+			o.Watermark = vfWatermark
+		}
 	}
 	if o.SwitchFrame == 0 {
 		o.SwitchFrame = SwitchFrameFound
@@ -205,6 +216,7 @@ func New(o Options) *Card {
 	}
 	c.lifs = newLIFTable(o.Choices.StrictVLAN)
 	c.target = newTarget(c)
+	c.cfg.vf = o.Function == VF
 	c.cfg.powerOn()
 	c.initRunner()
 	c.initDatapath()
@@ -224,7 +236,9 @@ func (c *Card) powerOn() {
 	c.resetDatapath()
 	c.counters = counters{}
 	c.latched = false
-	c.target.start()
+	if c.o.Function == PF {
+		c.target.start()
+	}
 }
 
 // Reboot resets the coprocessor: registers, configuration space and software
@@ -301,10 +315,13 @@ func (c *Card) gone() bool { return c.killed || c.faults.Gone }
 // Provision is functional: it brings the data path to the state that a
 // completed bring-up leaves (fast path running, every port raised, its LIF at
 // MTU 1,500 in L3 mode, its tag bound, links up), without control traffic.
-// Program the rings first: their addresses are latched here.
+// Program the rings first: their addresses are latched here. A virtual function
+// needs none.
 func (c *Card) Provision() {
 	c.lock()
-	c.target.provision()
+	if c.o.Function == PF {
+		c.target.provision()
+	}
 	c.leave()
 }
 

@@ -55,6 +55,7 @@ const (
 type configSpace struct {
 	b    [cfgSize]byte
 	mask [cfgSize]byte // writable bits
+	vf   bool          // that of a virtual function, as its driver is shown it: with ids and a command register of its own
 }
 
 func (s *configSpace) put(off int, v, writable uint64, width int) {
@@ -63,33 +64,48 @@ func (s *configSpace) put(off int, v, writable uint64, width int) {
 	}
 }
 
+func (s *configSpace) putBAR(n int, addr, size uint64) {
+	s.put(csr.CfgBAR0+4*n, addr|barType64, ^(size - 1), 8)
+}
+
 // powerOn fills in the values after a power-on reset, with the BAR addresses
 // that the appliance's firmware gave (endpoint.md 1).
 func (s *configSpace) powerOn() {
-	*s = configSpace{}
+	*s = configSpace{vf: s.vf}
+	device, class := uint64(board.DevicePF), uint64(csr.PCIClass)
+	if s.vf {
+		device, class = board.DeviceVF, vfClass
+	}
 	s.put(csr.CfgVendor, board.Vendor, 0, 2)
-	s.put(csr.CfgDevice, board.DevicePF, 0, 2)
+	s.put(csr.CfgDevice, device, 0, 2)
 	s.put(csr.CfgCommand, 0, cmdWritable, 2)
 	s.put(csr.CfgStatus, statusCapList, 0, 2)
-	s.put(csr.CfgRevision, revision|csr.PCIClass<<8, 0, 4)
+	s.put(csr.CfgRevision, revision|class<<8, 0, 4)
 	s.put(0x0c, 0, 0xff, 1) // cache line size
-	bar := func(n int, addr, size uint64) { s.put(csr.CfgBAR0+4*n, addr|barType64, ^(size - 1), 8) }
-	bar(0, 0xf0000000, csr.BAR0Size)
-	bar(2, 0xec000000, csr.BAR2Size)
-	bar(4, 0xf4800000, csr.BAR4Size)
-	s.put(cfgSubsys, cfgSubsysVendor|board.DevicePF<<16, 0, 4)
+	s.putBAR(0, 0xf0000000, csr.BAR0Size)
+	s.put(cfgSubsys, cfgSubsysVendor|device<<16, 0, 4)
 	s.put(cfgCapPtr, cfgPM, 0, 1)
 	s.put(0x3c, 0, 0xff, 1) // interrupt line
 
 	s.put(cfgPM, capPM|cfgPCIe<<8|pmVersion<<16, 0, 4)
 	s.put(cfgPMCtl, pmNoSoftReset, pmStateMask, 2)
-	s.put(cfgPCIe, capPCIe|cfgMSIX<<8|pcieEndpointV2<<16, 0, 4)
+	s.put(cfgPCIe, capPCIe|pcieEndpointV2<<16, 0, 4)
 	s.put(cfgDevCap, devCapFLR, 0, 4)
 	s.put(cfgDevCtl, 0x2810, 0x7fff, 2)
 	s.put(cfgLinkCap, linkX8Gen3, 0, 4)
 	s.put(cfgLinkCtl, 0, 0x0fff, 2)
 	s.put(cfgLinkCtl+2, linkX8Gen3, 0, 2) // link status
+	if !s.vf {
+		s.powerOnPF()
+	}
+}
 
+// powerOnPF adds what the physical function alone has.
+func (s *configSpace) powerOnPF() {
+	s.putBAR(2, 0xec000000, csr.BAR2Size)
+	s.putBAR(4, 0xf4800000, csr.BAR4Size)
+
+	s.b[cfgPCIe+1] = cfgMSIX // the next capability
 	s.put(cfgMSIX, capMSIX|(csr.MSIXVectors-1)<<16, (msixEnable|msixMaskAll)<<16, 4)
 	s.put(cfgMSIX+4, csr.MSIXTable, 0, 4) // BAR0
 	s.put(cfgMSIX+8, csr.MSIXPBA, 0, 4)
@@ -181,7 +197,7 @@ func (c *Card) ConfigWrite(off, width int, v uint32) {
 			case cfgDevCtl + 1:
 				flr = b&(devCtlFLR>>8) != 0
 			case cfgSRIOV + 0x08:
-				if b&sriovCtlEnable != 0 {
+				if b&sriovCtlEnable != 0 && !c.cfg.vf {
 					c.report(ReportSRIOV, "VF enable written; virtual functions are not modelled")
 				}
 			}

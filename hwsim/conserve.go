@@ -31,6 +31,10 @@ type tally struct {
 	wireErr      uint64
 	egressFull   uint64
 	sent         uint64 // TX_WIRE
+
+	// Behind a virtual function.
+	looped  uint64 // frames that go back to their ring
+	noFrame uint64
 }
 
 // Quiesced tells whether nothing is in flight: no frame on a wire towards the
@@ -91,7 +95,7 @@ func (c *Card) CheckConservation() error {
 	}
 	same("frames passed by wires", passed, t.fromWire)
 	same("frames taken from wires", t.fromWire, t.gateDrop+t.toHost)
-	same("packets for host rings", t.toHost+t.rawIn, t.written+t.refused+t.waiting)
+	same("packets for host rings", t.toHost+t.rawIn+t.looped, t.written+t.refused+t.waiting)
 	same("RX_WIRE", c.cnt[msg.CntRXWire], t.fromWire)
 	same("TX_KN", c.cnt[msg.CntTXKN], t.toHost)
 	var gate uint64
@@ -99,7 +103,7 @@ func (c *Card) CheckConservation() error {
 		gate += c.cnt[i]
 	}
 
-	same("instructions", t.instructions, t.badDMA+t.deadIn+t.vanished+t.prepErr+t.control+t.encrypt+t.wireErr+t.egressFull+t.sent+c.inEgress())
+	same("instructions", t.instructions, t.badDMA+t.deadIn+t.vanished+t.prepErr+t.control+t.encrypt+t.wireErr+t.egressFull+t.sent+c.inEgress()+t.looped+t.noFrame)
 	same("TX_WIRE", c.cnt[msg.CntTXWire], t.sent)
 	same("frames put on wires", out, t.sent)
 	same("FROM_KN_TO_WIRE", c.cnt[msg.CntFromKNToWire], t.wireErr+t.egressFull+t.sent+c.inEgress())

@@ -92,6 +92,10 @@ func (c *Card) fastPathAlive() bool {
 // fromHost is the fast path's look at a frame of the host (datapath.md 5.2). It
 // takes the packet: what is read from dptr, private header in front.
 func (c *Card) fromHost(f *fetched, p *packet) {
+	if c.o.Function == VF {
+		c.loopBack(f, p)
+		return
+	}
 	t := &c.tally
 	if !c.fastPathAlive() {
 		t.deadIn++

@@ -18,6 +18,13 @@
 //	                 entry 15      write one word (doorbell); a read is forbidden
 //	BAR4     1 MiB   unused
 //
+// A virtual function (Options.Function) is 177d:a303 and has no BAR but BAR0, its
+// own rings from 0 up in it and no other register, no interrupts, no coprocessor to
+// boot. What it sends comes back on the same ring:
+//
+//	read at dptr, tlen - 28 bytes:    frame
+//	written to the list's buffers:    length word | response word | frame
+//
 // Loads and stores are 4 or 8 bytes, aligned; anything else is reported. The
 // card reaches host memory by bus address alone, inside what MapDMA registered,
 // while bus mastering is on; anything else is reported and does not happen.
@@ -67,7 +74,8 @@
 //
 // # Left out
 //
-// Virtual functions; interrupts of input rings (IN_INT_LEVELS and IN_INT_STATUS
+// Virtual functions beside the physical one, which is shown alone, as is a virtual
+// one; the mailbox between them (storage); interrupts of input rings (IN_INT_LEVELS and IN_INT_STATUS
 // are storage); the info-pointer mode of output rings (IMODE, ISIZE); the error and OEI sources (their registers are storage); IPsec,
 // flow offload, QoS and DoS; the timing of PCIe beside the cost of one access;
 // statistics messages of the fast path's own accord (DeliverRaw writes any);

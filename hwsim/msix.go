@@ -31,7 +31,7 @@ func (m *msixTable) powerOn() {
 // counts, also when a driver writes to it. With Options.HostVectors the table is
 // storage, and who has a callee is unmasked.
 func (c *Card) OnIRQ(vector int, fn func()) {
-	if vector < 0 || vector >= csr.MSIXVectors {
+	if vector < 0 || vector >= c.Vectors() {
 		return
 	}
 	c.lock()
@@ -120,6 +120,6 @@ func (c *Card) msixStore32(off, v uint32) {
 }
 
 // inMSIX tells whether an offset of BAR0 is the table or the pending bits.
-func inMSIX(off uint32) bool {
-	return off < csr.MSIXVectors*csr.MSIXEntrySize || off >= csr.MSIXPBA && off < csr.MSIXPBA+(csr.MSIXVectors+63)/64*8
+func (c *Card) inMSIX(off uint32) bool {
+	return c.Vectors() != 0 && (off < csr.MSIXVectors*csr.MSIXEntrySize || off >= csr.MSIXPBA && off < csr.MSIXPBA+(csr.MSIXVectors+63)/64*8)
 }

@@ -14,11 +14,20 @@ type parcel struct {
 	p      *packet
 	tag    uint16
 	port   uint16
+	bare   bool   // two words in front, and no prefix of the fast path
 	length uint64 // length word
 }
 
 // bytes is T, the bytes that the block writes, length word included.
-func (d *parcel) bytes() int { return wire.PrefixSize + len(d.p.frame()) }
+func (d *parcel) bytes() int { return d.head() + len(d.p.frame()) }
+
+// head is how many bytes there are in front of the frame.
+func (d *parcel) head() int {
+	if d.bare {
+		return vfHead
+	}
+	return wire.PrefixSize
+}
 
 // outRewind is a new list: the block starts at its first entry, unless the old
 // address was latched, when it goes on in the old list.
@@ -236,7 +245,7 @@ func (c *Card) place(r *ring, d *parcel, entries []uint64, first int) {
 	size := int(csr.OutControlBSize.Get(r.out.control))
 	var prefix [wire.PrefixSize]byte
 	d.prefix(&prefix)
-	frame := d.p.frame()
+	frame, head := d.p.frame(), d.head()
 	for i := first; i < len(entries); i++ {
 		// Bytes from..to of the packet are this buffer's.
 		from, to := i*size, min((i+1)*size, d.bytes())
@@ -246,11 +255,11 @@ func (c *Card) place(r *ring, d *parcel, entries []uint64, first int) {
 		}
 		c.dmaAccess("packet write", entries[i]+uint64(skip), to-from-skip, true, func(m []byte, at int) {
 			at += from + skip
-			if at < wire.PrefixSize {
-				n := copy(m, prefix[at:])
+			if at < head {
+				n := copy(m, prefix[at:head])
 				m, at = m[n:], at+n
 			}
-			copy(m, frame[at-wire.PrefixSize:])
+			copy(m, frame[at-head:])
 		})
 	}
 }
@@ -341,7 +350,7 @@ func (c *Card) signal(r *ring) {
 	c.agenda.disarm(r.out.timer)
 	r.out.status |= csr.OutIntStatusPacket
 	if !c.faults.LoseMessages.has(r.q) {
-		if v := csr.MSIXRingVector + r.q; v < csr.MSIXVectors {
+		if v := csr.MSIXRingVector + r.q; v < c.Vectors() {
 			c.message(v)
 		}
 	}

@@ -124,7 +124,7 @@ func (r *ring) flags() uint64 {
 func (r *ring) load(c *Card, reg csr.RingReg) uint64 {
 	switch reg {
 	case csr.InControl:
-		v := r.in.control
+		v := csr.InControlRPVF.Put(r.in.control, uint64(c.o.VFRings))
 		if c.inIdle(r) {
 			v |= csr.InControlIdle
 		}

@@ -22,6 +22,7 @@ import (
 func (a *app) serveCommand() *cobra.Command {
 	var (
 		path          string
+		function      = functionPF
 		wires, faults []string
 		sim           = config.Default().Sim
 		debug         bool
@@ -36,6 +37,8 @@ func (a *app) serveCommand() *cobra.Command {
 			"is connected to it, that of a port without a wire is down.\n\n" +
 			"--fault has the card misbehave from the start, by the name of a field of docs/simulator/faults.md: Gone, LateTail=0,3 (rings),\n" +
 			"LateBy=1ms, SkipEntries=0:5 (ring 0, five of them).\n\n" +
+			"--function vf shows one virtual function (177d:a303) instead, for a driver of those, which oxpd is not: one ring, and what is\n" +
+			"sent on it comes back on it. Nothing boots behind it and no front port is: --wire and --timeline are for pf.\n\n" +
 			"Prints one line, ready, when all sockets listen, and serves until SIGTERM or SIGINT.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if path == "" {
@@ -43,6 +46,13 @@ func (a *app) serveCommand() *cobra.Command {
 			}
 			if err := client.CheckSocket(path); err != nil {
 				return &usageError{fmt.Errorf("--vfio-user %q: %w", path, err), cmd.UseLine()}
+			}
+			shown, err := parseFunction(function)
+			if err == nil && shown == hwsim.VF {
+				err = onlyPF(cmd)
+			}
+			if err != nil {
+				return &usageError{err, cmd.UseLine()}
 			}
 			sim.Wires = map[string]string{}
 			for _, w := range wires {
@@ -73,11 +83,12 @@ func (a *app) serveCommand() *cobra.Command {
 			}
 			a.log = newLogWriter(a.err)
 			a.err = a.log
-			return a.serve(cmd.Context(), path, sim, wrong, slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level})))
+			return a.serve(cmd.Context(), path, shown, sim, wrong, slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level})))
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&path, "vfio-user", "", "socket that the card is shown on")
+	f.StringVar(&function, "function", function, "what is shown: pf (the card) or vf (a virtual function with a loopback behind it)")
 	f.StringArrayVar(&wires, "wire", nil, "what hangs at a front port: PORT=WIRE")
 	f.StringArrayVar(&faults, "fault", nil, "how the card misbehaves: NAME or NAME=ARGUMENT")
 	f.Uint64Var(&sim.Seed, "seed", sim.Seed, "seed of what the model draws at random")
@@ -86,14 +97,42 @@ func (a *app) serveCommand() *cobra.Command {
 	return cmd
 }
 
+// What --function takes.
+const (
+	functionPF = "pf"
+	functionVF = "vf"
+)
+
+func parseFunction(s string) (hwsim.Function, error) {
+	switch s {
+	case functionPF:
+		return hwsim.PF, nil
+	case functionVF:
+		return hwsim.VF, nil
+	}
+	return 0, fmt.Errorf("--function %q: want %s or %s", s, functionPF, functionVF)
+}
+
+// onlyPF refuses flags that say something about what a virtual function does not have.
+func onlyPF(cmd *cobra.Command) error {
+	for _, f := range []struct{ name, why string }{{"wire", "no front port is"}, {"timeline", "nothing boots"}} {
+		if cmd.Flags().Changed(f.name) {
+			return fmt.Errorf("--%s with --function %s: %s behind a virtual function; leave one of them out", f.name, functionVF, f.why)
+		}
+	}
+	return nil
+}
+
 // serve shows a card until ctx ends.
-func (a *app) serve(ctx context.Context, path string, sim config.Sim, faults hwsim.Faults, log *slog.Logger) (err error) {
+func (a *app) serve(ctx context.Context, path string, shown hwsim.Function, sim config.Sim, faults hwsim.Faults, log *slog.Logger) (err error) {
 	bar2, err := vfiouser.NewMemory()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, bar2.Close()) }()
-	card, err := simcard.NewBoard(sim, log, func(o *hwsim.Options) { o.HostVectors, o.Windows = true, bar2.Windows() })
+	card, err := simcard.NewBoard(sim, log, func(o *hwsim.Options) {
+		o.Function, o.HostVectors, o.Windows = shown, true, bar2.Windows()
+	})
 	if err != nil {
 		return err
 	}

@@ -131,6 +131,21 @@ func TestServedCard(t *testing.T) {
 	assert.Contains(t, r.err, "start the card with: oxpd sim serve --vfio-user "+card)
 }
 
+// TestServedVF: a virtual function is nothing that oxpd drives, and is told so.
+func TestServedVF(t *testing.T) {
+	exe := build(t)
+	dir := t.TempDir()
+	card := filepath.Join(dir, "vf.sock")
+	served, log := serveCard(t, exe, "--vfio-user", card, "--function", "vf")
+	r := apart(t, exe, "run", "--device", "vfio-user:"+card, "--socket", filepath.Join(dir, "oxpd.sock"))
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.err, "not the card: 177d:a303 is a virtual function of it; oxpd sim serve shows the card without --function vf")
+	require.NoError(t, served.Process.Signal(unix.SIGTERM))
+	assert.NoError(t, served.Wait())
+	assert.NotContains(t, log.String(), "misuse of the card")
+	assert.NoFileExists(t, card)
+}
+
 // TestServedCardDies: a card whose process is killed is a card that is lost.
 func TestServedCardDies(t *testing.T) {
 	exe := build(t)

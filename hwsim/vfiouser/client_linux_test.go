@@ -30,12 +30,17 @@ type rig struct {
 	path string
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return newRigOf(t, func(*hwsim.Options) {}) }
+
+// newRigOf is newRig of another kind of card.
+func newRigOf(t *testing.T, change func(*hwsim.Options)) *rig {
 	t.Helper()
 	mem, err := NewMemory()
 	require.NoError(t, err)
 	r := &rig{t: t, mem: mem, path: filepath.Join(t.TempDir(), "card.sock")}
-	r.card = hwsim.New(hwsim.Options{Timeline: hwsim.Compressed(), HostVectors: true, Windows: mem.Windows()})
+	o := hwsim.Options{Timeline: hwsim.Compressed(), HostVectors: true, Windows: mem.Windows()}
+	change(&o)
+	r.card = hwsim.New(o)
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: r.path, Net: "unix"})
 	require.NoError(t, err)
 	r.srv = New(ln, r.card, mem, nil)

@@ -10,6 +10,8 @@
 //	region 7   config  4 KiB   by message: capabilities, write masks, sizes of the BARs
 //	irq 2      MSI-X   80      by eventfd; who has one is unmasked (hwsim.Options.HostVectors)
 //
+// A virtual function (hwsim.VF) has regions 0 and 7 alone, and no interrupts.
+//
 // Nothing of BAR2 that hangs a real host lies in mapped memory: a load there is a
 // report. Bus mastering and memory decoding are the model's to check.
 //

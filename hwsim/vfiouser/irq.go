@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"oxpd/internal/vfu"
-	"oxpd/octep/csr"
 )
 
 // line is the eventfd of one vector.
@@ -49,8 +48,8 @@ func (c *session) irqInfo(r *request) ([]byte, error) {
 		return nil, unix.EINVAL
 	}
 	a := vfu.IRQ{ArgSize: vfu.IRQSize, Index: q.Index}
-	if q.Index == vfu.IRQMSIX {
-		a.Flags, a.Count = vfu.IRQEventFD, csr.MSIXVectors
+	if n := c.s.card.Vectors(); q.Index == vfu.IRQMSIX && n != 0 {
+		a.Flags, a.Count = vfu.IRQEventFD, uint32(n)
 	}
 	return a.Append(nil), nil
 }
@@ -66,7 +65,7 @@ func (c *session) setIRQs(r *request) error {
 	}
 	count := uint64(0)
 	if s.Index == vfu.IRQMSIX {
-		count = csr.MSIXVectors
+		count = uint64(c.s.card.Vectors())
 	}
 	if s.Index >= vfu.IRQs || uint64(s.Start)+uint64(s.Count) > count {
 		return unix.EINVAL

@@ -15,17 +15,16 @@ const mappable = csr.BAR2FacEnd
 // configSize is that of configuration space.
 const configSize = 4096
 
+// bars is how many BARs a function can have; they are the first regions.
+const bars = 6
+
 // regionSize returns the size of a region, 0 for one that is not there.
-func regionSize(index uint32) uint64 {
-	switch index {
-	case vfu.RegionBAR0:
-		return csr.BAR0Size
-	case vfu.RegionBAR0 + 2:
-		return csr.BAR2Size
-	case vfu.RegionBAR0 + 4:
-		return csr.BAR4Size
-	case vfu.RegionConfig:
+func (c *session) regionSize(index uint32) uint64 {
+	switch {
+	case index == vfu.RegionConfig:
 		return configSize
+	case index < bars:
+		return c.s.card.BARSize(int(index))
 	}
 	return 0
 }
@@ -41,11 +40,11 @@ func (c *session) regionInfo(r *request) ([]byte, int, error) {
 	if len(r.payload) != vfu.RegionSize || q.Index >= vfu.Regions {
 		return nil, -1, unix.EINVAL
 	}
-	a := vfu.Region{ArgSize: vfu.RegionSize, Index: q.Index, Size: regionSize(q.Index)}
+	a := vfu.Region{ArgSize: vfu.RegionSize, Index: q.Index, Size: c.regionSize(q.Index)}
 	if a.Size != 0 {
 		a.Flags = vfu.RegionRead | vfu.RegionWrite
 	}
-	if q.Index != vfu.RegionBAR0+2 {
+	if q.Index != vfu.RegionBAR0+2 || a.Size == 0 {
 		return a.Append(nil), -1, nil
 	}
 	a.Flags |= vfu.RegionMap | vfu.RegionCaps
@@ -64,7 +63,7 @@ func (c *session) access(r *request) (vfu.Access, error) {
 	if err := a.Decode(r.payload); err != nil {
 		return a, err
 	}
-	size := regionSize(a.Region)
+	size := c.regionSize(a.Region)
 	if a.Count == 0 || a.Count > c.transfer || a.Offset > size || uint64(a.Count) > size-a.Offset {
 		return a, unix.EINVAL
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"oxpd/internal/board"
 	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
 	"oxpd/internal/sys"
@@ -117,6 +118,9 @@ func (d *Device) attach() error {
 	}
 	if info.Flags&vfu.DevicePCI == 0 || info.Regions < vfu.RegionConfig+1 || info.IRQs < vfu.IRQMSIX+1 {
 		return fmt.Errorf("no PCI device: flags %#x, %d regions, %d kinds of interrupts", info.Flags, info.Regions, info.IRQs)
+	}
+	if v, err := d.ConfigRead(csr.CfgVendor, 4); err == nil && v == board.DeviceVF<<16|board.Vendor {
+		return fmt.Errorf("not the card: %04x:%04x is a virtual function of it; oxpd sim serve shows the card without --function vf", board.Vendor, board.DeviceVF)
 	}
 	var irqs vfu.IRQ
 	if err := d.ask(vfu.IRQInfo, vfu.IRQ{ArgSize: vfu.IRQSize, Index: vfu.IRQMSIX}.Append(nil), irqs.Decode); err != nil {

@@ -130,7 +130,7 @@ func (a *app) showProbe(r *probe.Report) error {
 	if err := show(a, r, printProbe); err != nil {
 		return err
 	}
-	if r.Run.Stops {
+	if r.Run.Stops || r.Gone {
 		return exitCode(exitFailed)
 	}
 	return nil

@@ -59,8 +59,8 @@ func (l *looker) find() {
 	c := &l.r.Config
 	if l.gone != nil {
 		l.r.Gone = true
-		l.stop(l.gone, "read its config space (lspci -nn): vendor ffff is a card in reset or without a link, so wait a minute, then reboot the host; "+
-			"another vendor is a card whose BARs do not decode: reboot the host")
+		l.note("oxpd run waits for it; read its config space (lspci -nn): vendor ffff is a card in reset or without a link, so wait a minute, then reboot the host; "+
+			"another vendor is a card whose BARs do not decode: reboot the host", "%v", l.gone)
 		return
 	}
 	if l.identity != nil {
@@ -126,7 +126,7 @@ func (l *looker) plan() {
 	at("device", Passes, "")
 	switch err := errors.Join(l.identity, l.split); {
 	case l.gone != nil:
-		at("device", Stops, "") // said once, among the findings
+		at("device", Waits, "for the card, of which only the vendor id is read meanwhile")
 	case err != nil:
 		at("device", Stops, err.Error())
 	case dark:

@@ -332,9 +332,10 @@ func TestGone(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, d.loads, "no BAR is touched")
 	assert.True(t, r.Gone)
-	assert.Equal(t, "device", r.Run.Stage)
-	assert.Equal(t, []string{"octep: read vendor id of sim: card is gone (read all ones)"}, stops(r))
-	assert.Len(t, r.Findings, 1, "said once")
+	assert.False(t, r.Run.Stops, "run waits for it")
+	assert.Equal(t, Waits, r.Run.Stages[0].Verdict)
+	require.Len(t, r.Findings, 1, "said once")
+	assert.Equal(t, "octep: read vendor id of sim: card is gone (read all ones)", r.Findings[0].Text)
 	assert.Nil(t, r.RingInfo)
 }
 
@@ -363,9 +364,9 @@ func TestGoneAtEveryStep(t *testing.T) {
 		require.Zero(t, d.stores+d.configWrites+d.others, "step %d", at)
 		require.Zero(t, d.late, "step %d: a BAR was touched after config space was seen dead", at)
 		require.True(t, r.Gone, "step %d", at)
-		require.Len(t, stops(r), 1, "step %d", at)
-		require.Contains(t, stops(r)[0], "card is gone", "step %d", at)
-		require.Equal(t, "device", r.Run.Stage, "step %d", at)
+		require.Len(t, r.Findings, 1, "step %d", at)
+		require.Contains(t, r.Findings[0].Text, "card is gone", "step %d", at)
+		require.Equal(t, Waits, r.Run.Stages[0].Verdict, "step %d", at)
 	}
 }
 

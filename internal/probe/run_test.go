@@ -12,6 +12,7 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/internal/daemon"
+	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/probe"
 	"oxpd/internal/probe/staged"
@@ -76,7 +77,6 @@ func TestRunStopsWhereTheLookSays(t *testing.T) {
 		text  string
 		found string // the stage that run finds it in then; "" is platform
 	}{
-		{"gone", staged.HostFirmware, time.Second, func(c *staged.Card) { c.Card.Kill() }, 0, "device", "card is gone", ""},
 		{"unknown device", staged.HostFirmware, time.Second, nil, 0xb200, "device", "177d:b200, another device of the same vendor", ""},
 		{"virtual functions", staged.HostFirmware, time.Second, store(csr.RInfo, 0x0008000100400000), 0, "device", "virtual functions own the first rings", ""},
 		{"exchange in flight", staged.HostOffer, time.Second, nil, 0, "bus-master", "an exchange that another program began is in flight", ""},
@@ -125,6 +125,43 @@ func TestRunStopsWhereTheLookSays(t *testing.T) {
 			assert.ErrorContains(t, err, tc.text)
 		})
 	}
+}
+
+// A card that a look calls gone is one that run waits for.
+func TestRunWaitsForACardThatIsGone(t *testing.T) {
+	c, err := staged.Open(context.Background(), staged.Moment{Timeline: hwsim.Compressed(), Host: staged.HostFirmware, After: time.Second})
+	require.NoError(t, err)
+	defer c.Close()
+	c.Card.Kill()
+	dev := device{c, 0}
+	r, err := probe.Look(context.Background(), dev, probe.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, probe.Waits, r.Run.Stages[0].Verdict)
+
+	c.Card.Start()
+	cfg := config.Default()
+	cfg.Socket = filepath.Join(t.TempDir(), "s")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // a guard against hanging
+	defer cancel()
+	ended := make(chan error, 1)
+	d := daemon.New(daemon.Options{Config: cfg, Simulated: true, NetNS: namespace(t), Open: func(context.Context) (octep.Device, error) { return dev, nil }})
+	go func() { ended <- d.Run(ctx) }()
+	cl := client.New(cfg.Socket)
+	for {
+		s, err := cl.Status(ctx)
+		if err == nil && s.State == client.StateGone {
+			break
+		}
+		select {
+		case err := <-ended:
+			require.Fail(t, "run ended", "%v", err)
+		case <-ctx.Done():
+			require.Fail(t, "run never waits")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	cancel()
+	assert.NoError(t, <-ended)
 }
 
 // The card of run --sim has addresses of 33 bits.

@@ -24,7 +24,8 @@ func TestListenUnix(t *testing.T) {
 			assert.ErrorIs(t, err, ErrInUse)
 			_, err = ListenUnix(map[string]string{"unix": "unixpacket", "unixpacket": "unix"}[network], path)
 			assert.ErrorIs(t, err, ErrInUse, "by one who speaks otherwise")
-			go func() { _, _ = ln.Accept() }() // the looks of the two above
+			first := ln
+			go func() { _, _ = first.Accept() }() // the looks of the two above
 			c, err := net.Dial(network, path)
 			require.NoError(t, err, "the first listens on")
 			require.NoError(t, c.Close())

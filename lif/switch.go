@@ -7,12 +7,8 @@ import (
 	"oxpd/switchcfg/reg"
 )
 
-// switchOverhead is what the switch counts of a frame besides layer 3: the
-// Ethernet header and the FCS, bytes (hardware/switch.md 5).
-const switchOverhead = 18
-
 // SwitchLimit is the longest frame that the switch passes, in bytes with its FCS,
-// at each of the ten ports behind it. 0: it is not known.
+// at each of the ten ports behind it (hardware/switch.md 5). 0: it is not known.
 //
 // The switch drops what is longer in either direction, and nothing counts it. So a
 // change to an MTU that does not fit is refused when the limit is known, unless it
@@ -25,7 +21,7 @@ func (l SwitchLimit) MTU(p board.Port) (mtu int, known bool) {
 	if l == 0 || !p.BehindSwitch() {
 		return 0, false
 	}
-	return int(l) - switchOverhead, true
+	return int(l) - reg.Overhead, true
 }
 
 // Check refuses an MTU whose frames the switch is known to drop. The error is a

@@ -13,7 +13,7 @@ import (
 // was found; switchMTU the MTU that it leaves (hardware/switch.md 5).
 var (
 	switchSize = reg.Jumbo2048.FrameBytes()
-	switchMTU  = switchSize - 18
+	switchMTU  = switchSize - reg.Overhead
 )
 
 // Ping data on either edge of the switch's limit: its MTU less 28 bytes of headers.

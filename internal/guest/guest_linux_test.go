@@ -51,6 +51,9 @@ func fetched(t *testing.T, ctx context.Context) *Parts {
 // TestGuest boots a guest whose PCI device is the model in this process, and runs
 // internal/guest/inside there. Each test of it is a subtest here.
 func TestGuest(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: a kernel in a network namespace is at the other end of the wires")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	parts := fetched(t, ctx)

@@ -70,6 +70,10 @@ func JumboOf(v uint16) Jumbo { return Jumbo(v & JumboMask >> jumboShift) }
 // Put replaces the field alone; all other bits stay as they were read.
 func (j Jumbo) Put(v uint16) uint16 { return v&^JumboMask | uint16(j)<<jumboShift&JumboMask }
 
+// Overhead is what the switch counts of a frame besides layer 3: the Ethernet header
+// and the FCS, bytes.
+const Overhead = 14 + 4
+
 // FrameBytes is the longest frame with FCS that the mode lets through, 0 for
 // the reserved one.
 func (j Jumbo) FrameBytes() int { return [...]int{1522, 2048, 10240, 0}[j&3] }

@@ -32,7 +32,7 @@ type Device struct {
 	mu     sync.Mutex
 	closed bool
 	msix   bool // the kernel has set up all vectors
-	irqs   map[int]*sys.Events
+	irqs   sys.Vectors
 }
 
 // Open opens a card that discover has found and vfio-pci has. It touches no BAR and
@@ -57,7 +57,7 @@ func Open(ctx context.Context, h discover.Host, c *discover.Card, o Options) (*D
 	if m := missing(h, c, o); len(m) > 0 && !o.AcceptReset {
 		return nil, &ResetError{c.Address, m}
 	}
-	d := &Device{kernel: sys.Ioctl, address: c.Address, fds: descriptors{store: o.Store, open: map[string]int{}}, irqs: map[int]*sys.Events{}}
+	d := &Device{kernel: sys.Ioctl, address: c.Address, fds: descriptors{store: o.Store, open: map[string]int{}}, irqs: sys.Vectors{}}
 	if err := d.open(function{c, o.Dev, sys.Ioctl}, o.Form); err != nil {
 		return fail(errors.Join(err, d.Close()), "")
 	}
@@ -210,29 +210,17 @@ func (d *Device) BindIRQ(vector int, fn func()) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if old := d.irqs[vector]; old != nil {
-		err := d.setIRQs(vector, -1)
-		old.Close()
-		delete(d.irqs, vector)
-		if err != nil {
-			return err
+	err := d.irqs.Bind(vector, fn, func(eventfd int) error {
+		if eventfd >= 0 {
+			if err := d.allIRQs(); err != nil {
+				return err
+			}
 		}
-	}
-	if fn == nil {
-		return nil
-	}
-	if err := d.allIRQs(); err != nil {
-		return err
-	}
-	e, err := sys.NewEvents(fn)
+		return d.setIRQs(vector, eventfd)
+	})
 	if err != nil {
 		return fmt.Errorf("vfio: bind vector %d: %w", vector, err)
 	}
-	if err := d.setIRQs(vector, e.FD()); err != nil {
-		e.Close()
-		return err
-	}
-	d.irqs[vector] = e
 	return nil
 }
 
@@ -326,10 +314,7 @@ func (d *Device) Close() error {
 	if d.msix {
 		errs = append(errs, d.noIRQs())
 	}
-	for v, e := range d.irqs {
-		e.Close()
-		delete(d.irqs, v)
-	}
+	d.irqs.Close()
 	errs = append(errs, d.bar0.unmap(), d.bar2.unmap(), d.fds.close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("vfio: close %s: %w", d.address, err)

@@ -51,7 +51,7 @@ type Device struct {
 	dma  *dma.Kept
 
 	mu   sync.Mutex
-	irqs map[int]*sys.Events
+	irqs sys.Vectors
 }
 
 // Open connects to a server. It touches nothing of the card.
@@ -88,7 +88,7 @@ func open(ctx context.Context, path string) (*Device, error) {
 }
 
 func newDevice(path string, sock *net.UnixConn) *Device {
-	d := &Device{path: path, conn: newConn(sock), irqs: map[int]*sys.Events{}}
+	d := &Device{path: path, conn: newConn(sock), irqs: sys.Vectors{}}
 	d.bar2.Rest = bar{d.conn, vfu.RegionBAR0 + 2, csr.BAR2Size}
 	return d
 }
@@ -220,26 +220,18 @@ func (d *Device) BindIRQ(vector int, fn func()) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if old := d.irqs[vector]; old != nil {
-		err := d.setIRQ(vector)
-		old.Close()
-		delete(d.irqs, vector)
-		if err != nil && !errors.Is(err, mmio.ErrGone) {
+	err := d.irqs.Bind(vector, fn, func(eventfd int) error {
+		if eventfd >= 0 {
+			return d.setIRQ(vector, eventfd)
+		}
+		if err := d.setIRQ(vector); !errors.Is(err, mmio.ErrGone) {
 			return err
 		}
-	}
-	if fn == nil {
-		return nil
-	}
-	i, err := sys.NewEvents(fn)
+		return nil // a server that has gone tells nobody
+	})
 	if err != nil {
 		return fmt.Errorf("vfiouser: bind vector %d: %w", vector, err)
 	}
-	if err := d.setIRQ(vector, i.FD()); err != nil {
-		i.Close()
-		return err
-	}
-	d.irqs[vector] = i
 	return nil
 }
 
@@ -247,10 +239,7 @@ func (d *Device) BindIRQ(vector int, fn func()) error {
 func (d *Device) setIRQ(vector int, fds ...int) error {
 	s := vfu.IRQSet{ArgSize: vfu.IRQSetSize, Flags: vfu.IRQFD | vfu.IRQTrigger, Index: vfu.IRQMSIX, Start: uint32(vector), Count: 1}
 	_, _, err := d.conn.call(vfu.SetIRQs, s.Append(nil), fds...)
-	if err != nil {
-		return fmt.Errorf("vfiouser: bind vector %d: %w", vector, err)
-	}
-	return nil
+	return err
 }
 
 // Close implements octep.Device: the server takes back what it had of this process,
@@ -259,10 +248,7 @@ func (d *Device) Close() error {
 	d.conn.close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for v, i := range d.irqs {
-		i.Close()
-		delete(d.irqs, v)
-	}
+	d.irqs.Close()
 	err := d.bar2.unmap()
 	if d.dma != nil {
 		err = errors.Join(err, d.dma.Close())

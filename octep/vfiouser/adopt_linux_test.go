@@ -199,6 +199,26 @@ func TestAdoptRefuses(t *testing.T) {
 		assert.False(t, e.Ended, "what comes is no answer")
 		assert.ErrorContains(t, e, "does not keep to the protocol")
 	})
+	t.Run("it dies while an answer comes", func(t *testing.T) {
+		// What an adopting process meets is left whole until all of it is there:
+		// one that dies at any place leaves no half to the next.
+		far, near, path := pair(t)
+		stale := vfu.Header{ID: 7, Command: vfu.ReadAt, Size: vfu.HeaderSize + 20, Flags: vfu.FlagReply}.Append(nil)
+		for _, part := range [][]byte{stale[:5], stale[5:], {1, 2, 3}} {
+			_, err := far.Write(part)
+			require.NoError(t, err)
+			before := unread(t, near)
+			short, cancel := context.WithTimeout(ctx, hang/1000)
+			_, err = vfiouser.Adopt(short, path, shelf{vfiouser.KeptConn: near}.take)
+			cancel()
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, before, unread(t, near))
+		}
+		_, err := far.Write(make([]byte, 17)) // the rest
+		require.NoError(t, err)
+		require.NoError(t, far.Close())
+		assert.True(t, refused(t, path, shelf{vfiouser.KeptConn: near}).Ended, "it takes what is whole, and meets the end")
+	})
 	t.Run("a context that ends", func(t *testing.T) {
 		path := t.TempDir() + "/silent"
 		ln, err := net.Listen("unix", path)
@@ -215,6 +235,33 @@ func TestAdoptRefuses(t *testing.T) {
 		_, err = vfiouser.Adopt(short, path, shelf{vfiouser.KeptConn: int(f.Fd())}.take)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 	})
+}
+
+// pair is a connection to path: the far end, and the descriptor of the near one.
+func pair(t *testing.T) (far net.Conn, near int, path string) {
+	t.Helper()
+	path = t.TempDir() + "/card"
+	ln, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ln.Close() })
+	c, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	f, err := c.(*net.UnixConn).File()
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	t.Cleanup(func() { _ = f.Close() })
+	far, err = ln.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = far.Close() }) // a test may have
+	return far, int(f.Fd()), path
+}
+
+// unread counts the bytes that wait in a socket.
+func unread(t *testing.T, fd int) int {
+	t.Helper()
+	n, _, err := unix.Recvfrom(fd, make([]byte, 1<<10), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	require.NoError(t, err)
+	return n
 }
 
 func memfd(t *testing.T) int {

@@ -18,6 +18,9 @@ import (
 // microseconds; whatever takes this long does not come back.
 const answerLimit = 10 * time.Second
 
+// peekPause is between two looks at a message of which a part is there.
+const peekPause = time.Millisecond
+
 // maxReply bounds the payload of an answer, of which a region's areas are the longest.
 const maxReply = 1 << 10
 
@@ -172,13 +175,15 @@ func (c *conn) answers(h vfu.Header, cmd vfu.Command) bool { return h.ID == c.id
 
 // message reads one message, the answer to cmd unless others are skipped. Held: c.mu.
 func (c *conn) message(cmd vfu.Command) (h vfu.Header, fd int, err error) {
+	room := len(c.in)
+	if c.skip { // another may follow
+		if room, err = c.next(); err != nil {
+			return h, -1, c.end(err)
+		}
+	}
 	fd = -1
 	have, size := 0, vfu.HeaderSize
 	for have < size {
-		room := len(c.in)
-		if c.skip {
-			room = size // another may follow
-		}
 		n, oobn, _, _, err := c.sock.ReadMsgUnix(c.in[have:room], c.oob[:])
 		fd = firstOf(fd, c.oob[:oobn])
 		if err == nil && n == 0 {
@@ -192,7 +197,7 @@ func (c *conn) message(cmd vfu.Command) (h vfu.Header, fd int, err error) {
 		have += n
 		if had < vfu.HeaderSize && have >= vfu.HeaderSize {
 			_ = h.Decode(c.in[:vfu.HeaderSize]) // of that length
-			if !c.skip && !c.answers(h, cmd) || h.Flags&vfu.FlagTypeMask != vfu.FlagReply || h.Size < vfu.HeaderSize || h.Size > uint32(len(c.in)) {
+			if !c.skip && !c.answers(h, cmd) || !c.fits(h) {
 				closeFD(fd)
 				return h, -1, c.end(errProtocol)
 			}
@@ -204,6 +209,51 @@ func (c *conn) message(cmd vfu.Command) (h vfu.Header, fd int, err error) {
 		return h, -1, c.end(errProtocol)
 	}
 	return h, fd, nil
+}
+
+// fits tells whether h can be the head of an answer.
+func (c *conn) fits(h vfu.Header) bool {
+	return h.Flags&vfu.FlagTypeMask == vfu.FlagReply && h.Size >= vfu.HeaderSize && h.Size <= uint32(len(c.in))
+}
+
+// next waits until all of the next message is there, leaves it there, and returns its
+// size. What follows takes it by one read, so that a process that dies on the way
+// leaves all of it or nothing, never a half that the next process takes for a head.
+// Held: c.mu.
+func (c *conn) next() (size int, err error) {
+	raw, err := c.sock.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	for {
+		var n int
+		var peekErr error
+		err := raw.Read(func(fd uintptr) bool { // to the deadline of send
+			for {
+				n, _, peekErr = unix.Recvfrom(int(fd), c.in[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+				if !errors.Is(peekErr, unix.EINTR) {
+					return !errors.Is(peekErr, unix.EAGAIN)
+				}
+			}
+		})
+		if err = errors.Join(err, peekErr); err != nil {
+			return 0, err
+		}
+		if n == 0 {
+			return 0, io.EOF
+		}
+		var h vfu.Header
+		if n >= vfu.HeaderSize {
+			_ = h.Decode(c.in[:vfu.HeaderSize]) // of that length
+			if !c.fits(h) {
+				return 0, errProtocol
+			}
+			if n >= int(h.Size) {
+				return int(h.Size), nil
+			}
+		}
+		time.Sleep(peekPause) // the socket is readable: nothing else tells
+	}
 }
 
 // firstOf returns fd, or the first descriptor of control messages when that is none,

@@ -271,6 +271,8 @@ func TestKilledUnderLoad(t *testing.T) {
 	s.pings("after SIGTERM")
 	assert.Equal(t, before, s.interfaces())
 
+	assert.Zero(t, s.manager.Told("FDSTOREREMOVE=1"), "what is kept was kept all the time")
+
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	defer cancel()
 	stopped, err := s.client.Stop(ctx, false)

@@ -42,8 +42,19 @@ func (e *AdoptError) Hint() string {
 }
 
 // Keep hands the descriptors that a later process needs to put, under their names.
-// They stay the device's.
+// They stay the device's. One that was adopted has none to hand: they are where it took
+// them from, and to put them there again is to take them out for a moment, in which the
+// death of this process would end the card's connection.
+//
+// The memory comes first: a later process that finds no connection opens the card anew,
+// one that finds a connection without memory could not.
 func (d *Device) Keep(put func(name string, fd int) error) error {
+	if d.adopted {
+		return nil
+	}
+	if err := put(KeptMemory, d.dma.File()); err != nil {
+		return err
+	}
 	raw, err := d.conn.sock.SyscallConn()
 	if err != nil {
 		return err
@@ -51,10 +62,7 @@ func (d *Device) Keep(put func(name string, fd int) error) error {
 	if e := raw.Control(func(fd uintptr) { err = put(KeptConn, int(fd)) }); e != nil {
 		return e
 	}
-	if err != nil {
-		return err
-	}
-	return put(KeptMemory, d.dma.File())
+	return err
 }
 
 // SetKeeps says whether somebody else has the descriptors: then memory outlives this
@@ -95,6 +103,7 @@ func adopt(ctx context.Context, path string, take func(name string) (int, bool))
 	if err := d.goOn(take); err != nil {
 		return nil, errors.Join(err, ctx.Err(), d.Close())
 	}
+	d.adopted = true
 	return d, nil
 }
 

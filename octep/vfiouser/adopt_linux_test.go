@@ -66,6 +66,12 @@ func TestServerDoesNotNoticeAnAdoption(t *testing.T) {
 	assert.True(t, first.DMA().Keeps())
 	require.NoError(t, first.BindIRQ(csr.MSIXRingVector, func() {}))
 	kept := keep(t, first)
+	var order []string
+	require.NoError(t, first.Keep(func(name string, _ int) error {
+		order = append(order, name)
+		return nil
+	}))
+	assert.Equal(t, []string{vfiouser.KeptMemory, vfiouser.KeptConn}, order, "a process that dies between the two leaves nothing to go on with")
 	require.NoError(t, first.Close())
 
 	// Where the process was when it died: nothing asked; a word of configuration
@@ -94,6 +100,10 @@ func TestServerDoesNotNoticeAnAdoption(t *testing.T) {
 			d, err := vfiouser.Adopt(context.Background(), s.path, kept.take)
 			require.NoError(t, err)
 			assert.Equal(t, "vfio-user:"+s.path, d.Name())
+			require.NoError(t, d.Keep(func(name string, _ int) error {
+				t.Errorf("%s is put again, which takes it out for a moment", name)
+				return nil
+			}))
 			assert.True(t, octep.Alive(d))
 			on, err := d.ConfigRead(csr.CfgCommand, 2)
 			require.NoError(t, err)

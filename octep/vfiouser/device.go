@@ -50,6 +50,8 @@ type Device struct {
 	bar2 mapped
 	dma  *dma.Kept
 
+	adopted bool // by descriptors that somebody else has
+
 	mu   sync.Mutex
 	irqs sys.Vectors
 }

@@ -163,3 +163,9 @@ const (
 	FCS    = 4
 	DSATag = 4 // on the uplink
 )
+
+// MTU is the largest layer 3 packet that a panel port and the uplink both pass, whose
+// frames have four bytes more on the uplink; 0 when a mode is the reserved one.
+func MTU(panel, uplink Jumbo) int {
+	return max(0, min(panel.FrameBytes()-Overhead, uplink.FrameBytes()-Overhead-DSATag))
+}

@@ -79,3 +79,16 @@ func TestRequest(t *testing.T) {
 	assert.True(t, got.Decode([]byte{0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 1, 2}))
 	assert.Equal(t, Request{Bus: -1, Phy: 7, Reg: Clause45, Padding: 0x0201}, got)
 }
+
+// The rows of SW-1, before the cap of a LIF.
+func TestMTU(t *testing.T) {
+	for _, tc := range []struct {
+		panel, uplink Jumbo
+		want          int
+	}{
+		{Jumbo1522, Jumbo1522, 1500}, {Jumbo2048, Jumbo2048, 2026}, {Jumbo2048, Jumbo10240, 2030}, {Jumbo10240, Jumbo2048, 2026}, {Jumbo10240, Jumbo10240, 10218},
+		{JumboReserved, Jumbo10240, 0}, {Jumbo10240, JumboReserved, 0},
+	} {
+		assert.Equal(t, tc.want, MTU(tc.panel, tc.uplink), "%d %d", tc.panel, tc.uplink)
+	}
+}

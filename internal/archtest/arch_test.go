@@ -69,6 +69,7 @@ var rules = map[string][]string{
 	"internal/port":  append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 
 	"hwsim":           append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's
+	"hwsim/a64":       {},
 	"hwsim/vfiouser":  append([]string{"hwsim", sysUnix}, layouts...),
 	"internal/simdev": append([]string{"hwsim", "octep"}, below...),
 

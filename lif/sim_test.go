@@ -51,7 +51,7 @@ func newSim(t *testing.T, o hwsim.Options) *sim {
 	require.NoError(t, err)
 	fac, err := ep.WaitFacility(bg, csr.FacRPC)
 	require.NoError(t, err)
-	alloc := func() (*dma.Region, error) { return dev.DMA().Alloc("rpc buffer", msg.BufferSize, msg.BufferAlign) }
+	alloc := func() (*dma.Region, error) { return dev.DMA().Alloc("rpc buffer", rpc.BufferBytes, msg.BufferAlign) }
 	buf, err := alloc()
 	require.NoError(t, err)
 	c := rpc.New(fac, fac, buf, card.Clock(), discard, rpc.Config{Alloc: alloc})

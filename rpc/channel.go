@@ -62,8 +62,11 @@ type Config struct {
 	// board's five. Configure refuses 1 with ErrOneDoorbell.
 	Doorbells int
 	// Alloc returns a buffer as New wants it, for Reopen after a time-out. Without
-	// it a stalled channel stays stalled.
+	// it a stalled channel stays stalled, unless there is another buffer.
 	Alloc func() (*dma.Region, error)
+	// Left are the buffers of earlier processes, all that are known to the provider of
+	// the memory. Each is used again once the card is done with it.
+	Left []*dma.Region
 }
 
 // Stats counts what a channel did since New.
@@ -75,7 +78,7 @@ type Stats struct {
 	Timeouts       uint64
 	Malformed      uint64 // answers that contradict themselves
 	Configurations uint64 // acknowledged
-	Abandoned      uint64 // buffers left with the card
+	Abandoned      uint64 // buffers that are left with the card now
 }
 
 type state uint8
@@ -100,25 +103,28 @@ type Channel struct {
 
 	state    state
 	stall    *StalledError // why, when stalled
-	buf      *dma.Region
-	lent     bool   // a descriptor with buf's address is on the ring and not done
-	posted   uint64 // own copy, starts at 0 with each configuration
+	buf      *dma.Region   // nil before the first configuration, unless New was given it
+	left     []*dma.Region // Config.Left that nobody has looked at
+	spare    []*dma.Region // not the card's
+	lent     bool          // a descriptor with buf's address is on the ring and not done
+	posted   uint64        // own copy, starts at 0 with each configuration
 	revision uint16
 
 	keptMu sync.Mutex
-	kept   []*dma.Region // abandoned: the card may still write there
+	kept   []*dma.Region // the card may still write there
 
 	commands, refused, failed, again, timeouts, malformed, configurations atomic.Uint64
 }
 
-// New returns a closed channel over an rpc facility's window. buf is
-// msg.BufferSize bytes aligned to msg.BufferAlign on the bus; it belongs to the
-// channel, and after a time-out to the card. A nil logger logs nothing.
+// New returns a closed channel over an rpc facility's window. buf is BufferBytes
+// bytes of zeros, aligned to msg.BufferAlign on the bus; it belongs to the channel, and
+// after a time-out to the card. nil: Configure takes one of Config.Left, or Config.Alloc
+// gives it. A nil logger logs nothing.
 func New(window mmio.Space, bell Bell, buf *dma.Region, clock Clock, logger *slog.Logger, cfg Config) *Channel {
 	if logger == nil {
 		logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	c := &Channel{window: window, bell: bell, buf: buf, clock: clock, log: logger, cfg: cfg, turn: make(chan struct{}, 1)}
+	c := &Channel{window: window, bell: bell, buf: buf, left: cfg.Left, clock: clock, log: logger, cfg: cfg, turn: make(chan struct{}, 1)}
 	c.turn <- struct{}{}
 	return c
 }
@@ -214,8 +220,9 @@ func (c *Channel) exchange(ctx context.Context, cmd msg.Command, payload, reply 
 		// buffer. Nothing in it may change, least of all by the next command.
 		return 0, c.abandon(cmd, fmt.Errorf("%w: %d commands done of %d posted, but no reply was written", ErrMalformed, c.posted, c.posted))
 	}
-	c.lent = false
 	n, err := c.answer(r, reply)
+	c.lent = false
+	setMark(c.buf, useFree)
 	switch rc := (*msg.RCError)(nil); {
 	case errors.As(err, &rc) && rc.RC == msg.RCRefused:
 		c.refused.Add(1)
@@ -241,6 +248,7 @@ func (c *Channel) post(cmd msg.Command, payload []byte) error {
 	msg.Descriptor{Addr: uint64(bus), Len: uint16(len(payload)), Flags: msg.FlagNoAggDMA}.Append(d[:0])
 	slot := descOffset + uint32(c.posted&(descCount-1))*msg.DescSize
 	c.lent = true
+	setMark(c.buf, lentMark(c.revision, c.posted))
 	for i := uint32(0); i < msg.DescSize; i += 8 {
 		c.window.Store64(slot+i, binary.LittleEndian.Uint64(d[i:]))
 	}
@@ -331,9 +339,9 @@ func (c *Channel) Stats() Stats {
 	}
 }
 
-// Abandoned returns the buffers that Reopen replaced because the card may still
-// write to them. They are freed only when it can no longer: bus mastering off,
-// or the coprocessor restarted.
+// Abandoned returns the buffers, of earlier processes too, that the card may still
+// write to. They are freed only when it can no longer: bus mastering off, or the
+// coprocessor restarted. One that gets its late reply may be used again by Reopen.
 func (c *Channel) Abandoned() []*dma.Region {
 	c.keptMu.Lock()
 	defer c.keptMu.Unlock()

@@ -113,12 +113,12 @@ func TestConfigureRefuses(t *testing.T) {
 	t.Run("a buffer that is too small", func(t *testing.T) {
 		g := newTarget(t)
 		c := New(g, g, dma.NewRegion("small", make([]byte, 2048), firstBus), g.clock, nil, Config{})
-		require.ErrorContains(t, c.Configure(bg), "want 4096 aligned to 4096")
+		require.ErrorContains(t, c.Configure(bg), "want 4160 aligned to 4096")
 	})
 	t.Run("a buffer that is not aligned", func(t *testing.T) {
 		g := newTarget(t)
-		c := New(g, g, dma.NewRegion("odd", make([]byte, 4096), firstBus+64), g.clock, nil, Config{})
-		require.ErrorContains(t, c.Configure(bg), "want 4096 aligned to 4096")
+		c := New(g, g, dma.NewRegion("odd", make([]byte, BufferBytes), firstBus+64), g.clock, nil, Config{})
+		require.ErrorContains(t, c.Configure(bg), "want 4160 aligned to 4096")
 	})
 }
 
@@ -169,7 +169,7 @@ func TestCallOrder(t *testing.T) {
 		switch off {
 		case 0x1000: // first word of the first descriptor: the buffer is complete
 			require.Equal(t, []byte{0xf8, 0x0f, 0, 37, 0, 0, 0, 0, 1, 2, 3}, buf[:11])
-			require.Equal(t, bytes.Repeat([]byte{poison}, msg.BufferSize-11), buf[11:], "the rest is poisoned")
+			require.Equal(t, bytes.Repeat([]byte{poison}, msg.BufferSize-11), buf[11:msg.BufferSize], "the rest is poisoned")
 		case msg.StateLowRing + msg.RingPosted: // the descriptor is complete
 			require.Equal(t, uint64(1), v)
 			require.Equal(t, msg.Descriptor{Addr: firstBus, Len: 3, Flags: 2}, firstDescriptor(t, g))
@@ -378,7 +378,7 @@ func TestTimeoutStallsUntilReopen(t *testing.T) {
 	require.ErrorIs(t, err, ErrTimeout)
 	require.NotErrorIs(t, err, ErrStalled)
 
-	left := bytes.Clone(g.mem[firstBus])
+	left := bytes.Clone(g.mem[firstBus][:msg.BufferSize])
 	require.Equal(t, byte(37), left[msg.ReqCommand], "the request is still in the buffer")
 	stores := 0
 	g.onStore = func(uint32, int, uint64) { stores++ }
@@ -393,7 +393,7 @@ func TestTimeoutStallsUntilReopen(t *testing.T) {
 	}
 	require.ErrorIs(t, c.Configure(bg), ErrStalled)
 	require.Zero(t, stores)
-	require.Equal(t, left, g.mem[firstBus], "nobody touches the card's buffer")
+	require.Equal(t, left, g.mem[firstBus][:msg.BufferSize], "nobody touches the card's buffer")
 
 	require.NoError(t, c.Reopen(bg))
 	require.Equal(t, 1, allocs)
@@ -403,7 +403,7 @@ func TestTimeoutStallsUntilReopen(t *testing.T) {
 	_, err = c.Call(bg, msg.CmdPlatformRead, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, uint64(firstBus+1<<20), g.descs[len(g.descs)-1].Addr)
-	require.Equal(t, left, g.mem[firstBus])
+	require.Equal(t, left, g.mem[firstBus][:msg.BufferSize])
 	require.Equal(t, Stats{Commands: 2, Timeouts: 1, Configurations: 2, Abandoned: 1}, c.Stats())
 
 	t.Run("without a lost command the buffer is kept", func(t *testing.T) {
@@ -427,18 +427,18 @@ func TestDoneWithoutAReplyStalls(t *testing.T) {
 	_, err := c.Call(bg, msg.CmdLIFRead, []byte{1, 2, 3}, nil)
 	require.ErrorIs(t, err, ErrMalformed)
 	require.ErrorContains(t, err, "no reply was written")
-	left := bytes.Clone(g.mem[firstBus])
+	left := bytes.Clone(g.mem[firstBus][:msg.BufferSize])
 	_, err = c.Call(bg, msg.CmdPlatformRead, nil, nil)
 	require.ErrorIs(t, err, ErrStalled)
 	require.ErrorIs(t, err, ErrMalformed, "the cause is shown")
-	require.Equal(t, left, g.mem[firstBus], "the request is still what the target will read")
+	require.Equal(t, left, g.mem[firstBus][:msg.BufferSize], "the request is still what the target will read")
 	require.Equal(t, Stats{Commands: 1, Malformed: 1, Configurations: 1}, c.Stats())
 
 	g.onStore, g.deaf = nil, false
 	require.NoError(t, c.Reopen(bg))
 	_, err = c.Call(bg, msg.CmdPlatformRead, nil, nil)
 	require.NoError(t, err)
-	require.Equal(t, left, g.mem[firstBus])
+	require.Equal(t, left, g.mem[firstBus][:msg.BufferSize])
 	require.Equal(t, uint64(1), c.Stats().Abandoned)
 }
 
@@ -499,6 +499,23 @@ func TestReopenThatIsNotAcknowledgedKeepsTheFreshBuffer(t *testing.T) {
 	_, err = c.Call(bg, msg.CmdPlatformRead, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, 1, allocs)
+}
+
+// Revisions come round again, and what is on the ring of one that is in force says
+// nothing about a command of its namesake.
+func TestLostBufferAndARevisionThatComesRoundAgain(t *testing.T) {
+	var g *target
+	g, c := opened(t, Config{Alloc: func() (*dma.Region, error) { return g.region("fresh", firstBus+1<<20), nil }})
+	g.deaf = true
+	_, err := c.Call(bg, msg.CmdPlatformRead, nil, nil)
+	require.ErrorIs(t, err, ErrTimeout)
+	lost := c.buf
+	c.revision = 1<<16 - 1
+	require.NoError(t, c.Reopen(bg))
+	require.Equal(t, uint16(1), c.revision)
+	next := New(g, g, nil, g.clock, nil, Config{Left: []*dma.Region{lost, c.buf}})
+	require.NoError(t, next.Configure(bg))
+	require.Equal(t, []*dma.Region{lost}, next.Abandoned())
 }
 
 func TestReopenWithoutMemory(t *testing.T) {

@@ -32,8 +32,8 @@ func (c *Channel) Configure(ctx context.Context) error {
 }
 
 // Reopen configures the channel anew. When a command was left with the card its
-// buffer stays there, is added to Abandoned, and Config.Alloc gives another.
-// Errors are those of Configure, and Alloc's.
+// buffer stays there, is added to Abandoned, and another is taken: one that has come
+// back from the card, or Config.Alloc's. Errors are those of Configure, and Alloc's.
 func (c *Channel) Reopen(ctx context.Context) error {
 	if err := c.lock(ctx); err != nil {
 		return fmt.Errorf("rpc: reopen: wait for the channel: %w", err)
@@ -50,18 +50,17 @@ func (c *Channel) Reopen(ctx context.Context) error {
 	return nil
 }
 
+// replaceBuffer leaves the buffer with the card, and takes another.
 func (c *Channel) replaceBuffer() error {
-	if c.cfg.Alloc == nil {
-		return fmt.Errorf("no allocator for another buffer: %w", c.stall)
+	buf, err := c.take()
+	if errors.Is(err, errNoAlloc) {
+		return fmt.Errorf("%w: %w", err, c.stall)
 	}
-	buf, err := c.cfg.Alloc()
 	if err != nil {
-		return fmt.Errorf("allocate another buffer: %w", err)
+		return err
 	}
-	c.keptMu.Lock()
-	c.kept = append(c.kept, c.buf)
-	c.keptMu.Unlock()
-	c.log.Warn("rpc buffer left with the card", "region", c.buf.Name(), "command", c.stall.Command.String())
+	c.log.Warn("rpc command is lost", "command", c.stall.Command.String())
+	c.keep(c.buf)
 	c.buf, c.lent = buf, false
 	return nil
 }
@@ -71,11 +70,14 @@ func (c *Channel) configure(ctx context.Context) error {
 	if c.cfg.Doorbells == 1 {
 		return ErrOneDoorbell
 	}
-	if c.buf.Size() < msg.BufferSize || c.buf.Bus()%msg.BufferAlign != 0 {
-		return fmt.Errorf("buffer %s of %d bytes at %#x: want %d aligned to %d", c.buf.Name(), c.buf.Size(), uint64(c.buf.Bus()), msg.BufferSize, msg.BufferAlign)
-	}
 	if need := uint64(descOffset + descCount*msg.DescSize); c.window.Size() < need {
 		return fmt.Errorf("window of %d bytes, want %d", c.window.Size(), need)
+	}
+	if err := c.inherit(ctx); err != nil {
+		return err
+	}
+	if err := checkBuffer(c.buf); err != nil {
+		return err
 	}
 	old, err := c.settle(ctx)
 	if err != nil {

@@ -29,7 +29,23 @@
 // the card's: a wiped buffer reads as command 0, which throws away every
 // offloaded flow. So the channel never touches that buffer again, keeps the
 // region (see Abandoned) and refuses commands with ErrStalled until Reopen has
-// fetched another region and configured the ring anew.
+// taken another buffer and configured the ring anew.
+//
+// # Buffers of earlier processes
+//
+// A process that is killed leaves its buffer in memory that the card knows, and perhaps a
+// command on the ring. Behind each buffer stands a mark, which the card is not told
+// about: the command that the buffer is lent for, and the configuration. The next process
+// holds it against the ring, before that is declared anew:
+//
+//	no mark                                       the buffer is free
+//	the command was never posted                  free
+//	posted under the configuration in force       rung for again and waited for, 2 s at
+//	                                              most; free when it has its reply
+//	anything else                                 the card's, until a reply has come
+//
+// A reply is the last that the target does with a buffer. So each life goes on with the
+// buffer of the one before, and only a command without an end costs one.
 //
 // The lost command may end while the ring is being configured anew and leave its
 // count there; so a configuration counts only when the ring then says that

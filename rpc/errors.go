@@ -33,6 +33,9 @@ var (
 	ErrMalformed = errors.New("malformed answer")
 )
 
+// errNoAlloc says that there is no other buffer than those that the card has.
+var errNoAlloc = errors.New("no allocator for another buffer")
+
 // TimeoutError says what was waited for and what the window showed at the end.
 // It is ErrTimeout.
 type TimeoutError struct {

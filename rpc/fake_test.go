@@ -102,7 +102,7 @@ func newTarget(t testing.TB) *target {
 
 // region returns a command buffer that the target reaches.
 func (g *target) region(name string, bus uint64) *dma.Region {
-	mem := make([]byte, msg.BufferSize)
+	mem := make([]byte, BufferBytes)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mem[bus] = mem

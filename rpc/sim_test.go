@@ -67,7 +67,7 @@ func (s *sim) quiet(t *testing.T) {
 
 func (s *sim) buffer() (*dma.Region, error) {
 	s.bufs++
-	return s.dev.DMA().Alloc(fmt.Sprintf("rpc buffer %d", s.bufs), msg.BufferSize, msg.BufferAlign)
+	return s.dev.DMA().Alloc(fmt.Sprintf("rpc buffer %d", s.bufs), rpc.BufferBytes, msg.BufferAlign)
 }
 
 func (s *sim) channel(t *testing.T) *rpc.Channel {

@@ -326,11 +326,13 @@ func (d *Daemon) openRPC(ctx context.Context) (string, error) {
 			if err != nil {
 				return err
 			}
-			buf, err := d.rpcBuffer()
+			left, err := d.leftBuffers()
 			if err != nil {
 				return err
 			}
-			c := rpc.New(f, f, buf, d.clock, d.log, rpc.Config{Doorbells: int(d.ep.Barmap().Facility[csr.FacRPC].Doorbells), Alloc: d.rpcBuffer})
+			c := rpc.New(f, f, nil, d.clock, d.log, rpc.Config{
+				Doorbells: int(d.ep.Barmap().Facility[csr.FacRPC].Doorbells), Alloc: d.rpcBuffer, Left: left,
+			})
 			d.mu.Lock()
 			d.channel = c
 			d.mu.Unlock()
@@ -348,24 +350,43 @@ func (d *Daemon) memory() dma.Provider { return dma.Limit(d.dev.DMA(), d.config(
 // Needs is the memory that the card is told about, in the order in which it is asked
 // for; rpc takes a second buffer when it has to open its channel anew.
 func Needs() []dma.Need {
-	rpc := dma.Need{Size: msg.BufferSize, Align: msg.BufferAlign}
-	return append(ring.Needs(), rpc, rpc)
+	command := dma.Need{Size: rpc.BufferBytes, Align: msg.BufferAlign}
+	return append(ring.Needs(), command, command)
 }
 
-// rpcBuffer allocates a command buffer; all of them are kept until the card can
-// no longer reach them.
+// bufferName is that of all command buffers, by which the next process finds them.
+const bufferName = "rpc command"
+
+// leftBuffers are the command buffers of earlier processes.
+func (d *Daemon) leftBuffers() ([]*dma.Region, error) {
+	left, err := dma.HeldAll(d.memory(), bufferName, rpc.BufferBytes, msg.BufferAlign)
+	if err != nil {
+		return nil, fmt.Errorf("find rpc buffers: %w", err)
+	}
+	return left, d.addBuffers(left...)
+}
+
+// rpcBuffer allocates a command buffer.
 func (d *Daemon) rpcBuffer() (*dma.Region, error) {
-	r, err := d.memory().Alloc("rpc command", msg.BufferSize, msg.BufferAlign)
+	r, err := d.memory().Alloc(bufferName, rpc.BufferBytes, msg.BufferAlign)
 	if err != nil {
 		return nil, fmt.Errorf("allocate rpc buffer: %w", err)
 	}
-	if err := r.Check(); err != nil {
-		return nil, fmt.Errorf("allocate rpc buffer: %w", err)
-	}
+	return r, d.addBuffers(r)
+}
+
+// addBuffers notes command buffers; all of them are kept until the card can no longer
+// reach them.
+func (d *Daemon) addBuffers(buffers ...*dma.Region) error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.regions = append(d.regions, r)
-	return r, nil
+	d.regions = append(d.regions, buffers...)
+	d.mu.Unlock()
+	for _, r := range buffers {
+		if err := r.Check(); err != nil {
+			return fmt.Errorf("check rpc buffer: %w", err)
+		}
+	}
+	return nil
 }
 
 // checkPlatform refuses a board that the port table is not for.

@@ -81,7 +81,7 @@ func TestMTUOnASilentTarget(t *testing.T) {
 			require.NoError(t, ep.WaitReady(ctx))
 			f, err := ep.WaitFacility(ctx, csr.FacRPC)
 			require.NoError(t, err)
-			buf, err := dev.DMA().Alloc("rpc command", msg.BufferSize, msg.BufferAlign)
+			buf, err := dev.DMA().Alloc("rpc command", rpc.BufferBytes, msg.BufferAlign)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, dev.DMA().Free(buf)) }()
 			channel := rpc.New(f, f, buf, clk, nil, rpc.Config{Doorbells: 5})

@@ -85,6 +85,23 @@ type Holder interface {
 	Held(name string, size, align int) (*Region, error)
 }
 
+// HeldAll returns all regions of one name that a provider still has from earlier
+// processes, in no order; none when it is no Holder. Errors: those of Held but ErrNotHeld.
+func HeldAll(p Provider, name string, size, align int) (all []*Region, err error) {
+	h, ok := p.(Holder)
+	for ok {
+		r, err := h.Held(name, size, align)
+		if errors.Is(err, ErrNotHeld) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
 // ErrNotHeld says that a provider has no region of that name, size and alignment from
 // an earlier process.
 var ErrNotHeld = errors.New("no such memory of an earlier process")

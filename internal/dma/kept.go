@@ -102,6 +102,7 @@ func (k *Kept) grow(name string, size int) ([]byte, error) {
 func (k *Kept) tell(dev FileMapper, r keptRegion) error {
 	n := k.table.count()
 	k.table.append(r)
+	k.taken[n] = true
 	err := dev.MapFile(r.bus, int(r.size), k.fd, r.off)
 	if err != nil {
 		Store64(k.table[keptCount:], uint64(n)) // nobody has it
@@ -119,7 +120,8 @@ func (k *Kept) SetKeeps(keeps bool) { k.keeps.Store(keeps) }
 func (k *Kept) Keeps() bool { return k.keeps.Load() }
 
 // Held implements Holder. Of regions of one name it is the youngest: a process that
-// died before it told the card anything may have left others. A region is given once.
+// died before it told the card anything may have left others. A region is given once,
+// and to nobody after Alloc has given it.
 func (k *Kept) Held(name string, size, align int) (*Region, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

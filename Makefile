@@ -11,11 +11,14 @@ SOAKTIME ?= 1m
 # A hang guard for one package; the slowest takes about three minutes, most of it waiting.
 TIMEOUT  := 1200s
 
+# What the tests of switchcfg/mvsw build its program with, and run it by.
+HELPERTOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user
+
 # A checkout that belongs to somebody else still builds.
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test guest soak race fuzz bench lint generate docs cross ci clean help
+.PHONY: build demo test guest soak race fuzz bench lint helper generate docs cross ci clean help
 
 build: ## build bin/oxpd
 	$(GO) build -o bin/oxpd ./cmd/oxpd
@@ -24,7 +27,7 @@ demo: build ## the simulated card on this machine: twelve ports, jumbo frames, T
 	@bin/oxpd demo
 
 test: ## go vet and all tests
-	@tools/need ip:iproute2 xz:xz-utils qemu-aarch64:qemu-user
+	@tools/need ip:iproute2 xz:xz-utils $(HELPERTOOLS)
 	$(GO) vet ./...
 	$(GO) test -timeout $(TIMEOUT) ./...
 
@@ -37,7 +40,7 @@ soak: ## MTU changes under TCP and UDP on every port for SOAKTIME (1m), root
 	OXPD_SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 1h -run '^TestMTUChangesUnderLoad$$' ./internal/loadtest
 
 race: ## all tests but the guest's under the race detector
-	@tools/need ip:iproute2 gcc:gcc gcc:libc6-dev qemu-aarch64:qemu-user
+	@tools/need ip:iproute2 gcc:libc6-dev $(HELPERTOOLS)
 	OXPD_NO_GUEST=1 CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
@@ -54,6 +57,11 @@ lint: bin/staticcheck ## gofmt, go vet, staticcheck
 # staticcheck is pinned in a module of its own, so that users of the packages do not inherit it.
 bin/staticcheck: tools/go.mod tools/go.sum
 	cd tools && $(GO) build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+
+helper: ## build the program for the coprocessor again (switchcfg/mvsw/helper)
+	@tools/need aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+	cd switchcfg/mvsw/helper && ./build aarch64-linux-gnu-gcc mvsw.aarch64 && chmod 644 mvsw.aarch64
+	cd switchcfg/mvsw/helper && sha256sum mvsw.aarch64 >mvsw.sha256 && ./build aarch64-linux-gnu-gcc >mvsw.compiler
 
 generate: ## write the generated reference pages again
 	$(GO) run ./docs/gen

@@ -66,6 +66,7 @@ var rules = map[string][]string{
 	"internal/nwa":   below,
 	"lif":            append([]string{"internal/clock"}, layouts...),
 	"switchcfg":      append([]string{"internal/clock"}, layouts...),
+	"switchcfg/mvsw": layouts,
 	"internal/port":  append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 
 	"hwsim":           append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's

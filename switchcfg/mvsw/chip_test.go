@@ -18,6 +18,8 @@ type chip struct {
 	sizeResult   bool         // the appliance's module: read and write return 16
 	busyPolls    int          // looks at the command register that see a command as busy
 	busyFor      int          // what is left of them
+	phyBusyPolls int          // the same of the PHY unit
+	phyBusyFor   int          // what is left of them; its data is wrong until then
 	stuck        bool         // the switch's busy bit never clears
 	phyStuck     bool         // that of the PHY unit never does
 	absent       bool         // nothing answers: all-ones
@@ -111,8 +113,17 @@ func (c *chip) read(at [2]int) uint16 {
 	if c.onRead != nil {
 		c.onRead(at)
 	}
-	if at == [2]int{0x1c, 0x18} && !c.phyStuck {
+	switch at {
+	case [2]int{0x1c, 0x18}:
+		c.phyBusyFor--
+		if c.phyStuck || c.phyBusyFor >= 0 {
+			return c.regs[at] | 0x8000
+		}
 		return c.regs[at] &^ 0x8000
+	case [2]int{0x1c, 0x19}:
+		if c.phyBusyFor > 0 {
+			return 0
+		}
 	}
 	return c.regs[at]
 }
@@ -122,7 +133,8 @@ func (c *chip) write(at [2]int, v uint16) {
 		c.trace = append(c.trace, fmt.Sprintf("port %d register %d = %#04x", at[0], at[1], v))
 	}
 	c.regs[at] = v
-	if at == [2]int{0x1c, 0x18} && v&0x8000 != 0 {
+	if at == [2]int{0x1c, 0x18} && v&0x8000 != 0 && c.phyBusyFor <= 0 {
+		c.phyBusyFor = c.phyBusyPolls
 		c.phyCommand(v)
 	}
 }

@@ -53,10 +53,10 @@ func TestEmbeddedBytesAreThoseOfTheSource(t *testing.T) {
 
 // everyBuild runs a test with the program built for this machine, with the
 // embedded one in an emulator, and with one built now when its bytes differ.
-func everyBuild(t *testing.T, f func(t *testing.T, run func(c *chip, args string) (string, int))) {
+func everyBuild(t *testing.T, f func(t *testing.T, run func(t *testing.T, c *chip, args string) (string, int))) {
 	try := func(name string, argv ...string) {
 		t.Run(name, func(t *testing.T) {
-			f(t, func(c *chip, args string) (string, int) {
+			f(t, func(t *testing.T, c *chip, args string) (string, int) {
 				return traced(t, c, append(slices.Clone(argv), strings.Fields(args)...)...)
 			})
 		})
@@ -88,6 +88,8 @@ func testCases() []testCase {
 		{name: "write to a slow chip", args: "0 2 write 1 8 0", set: func(c *chip) { c.busyPolls = 900 }, trace: []string{"port 1 register 8 = 0x0000"}},
 		{name: "phyr puts the page back", args: "0 2 phyr 3 3 16", out: "0x1017\n", trace: []string{"phy 3 page 5 register 22 = 0x0003", "phy 3 page 3 register 22 = 0x0005"}},
 		{name: "phyw puts the page back", args: "0 2 phyw 3 0 9 0x0200", trace: []string{"phy 3 page 5 register 22 = 0x0000", "phy 3 page 0 register 9 = 0x0200", "phy 3 page 0 register 22 = 0x0005"}},
+		{name: "phyr of a slow PHY", args: "0 2 phyr 3 3 16", set: func(c *chip) { c.phyBusyPolls = 900 }, out: "0x1017\n", trace: []string{"phy 3 page 5 register 22 = 0x0003", "phy 3 page 3 register 22 = 0x0005"}},
+		{name: "c45w to a slow SERDES", args: "0 2 c45w 9 4 0xf003 4", set: func(c *chip) { c.phyBusyPolls = 900 }, trace: []string{"port 9 mmd 4 register 0xf003 = 0x0004"}},
 		{name: "c45r", args: "0 2 c45r 9 4 0xf003", out: "0x0304\n"},
 		{name: "c45w", args: "0 2 c45w 9 4 0xf003 4", trace: []string{"port 9 mmd 4 register 0xf003 = 0x0004"}},
 		{name: "up", args: "0 2 up 2", trace: []string{"port 2 register 4 = 0x007f", "phy 2 page 5 register 22 = 0x0000", "phy 2 page 0 register 0 = 0x1140", "phy 2 page 0 register 22 = 0x0005"}},
@@ -142,14 +144,14 @@ type testCase struct {
 }
 
 func TestCommands(t *testing.T) {
-	everyBuild(t, func(t *testing.T, run func(*chip, string) (string, int)) {
+	everyBuild(t, func(t *testing.T, run func(*testing.T, *chip, string) (string, int)) {
 		for _, c := range testCases() {
 			t.Run(c.name, func(t *testing.T) {
 				chip := newChip()
 				if c.set != nil {
 					c.set(chip)
 				}
-				out, status := run(chip, c.args)
+				out, status := run(t, chip, c.args)
 				assert.Equal(t, c.out, out)
 				assert.Equal(t, c.status, status)
 				assert.Equal(t, c.trace, chip.trace)
@@ -172,13 +174,13 @@ func TestRefusedArguments(t *testing.T) {
 		{2, []string{"0 2 phyr 1 0", "0 2 phyr 1 256 0", "0 2 phyw 1 0 0", "0 2 phyw 1 0 0 65536", "0 2 c45r 9 4 65536", "0 2 c45r 9 32 0", "0 2 c45w 9 4 0xf002 0x1ffff"}},
 		{2, []string{"0 2 up 0", "0 2 up 9", "0 2 down 10", "0 2 sup 0", "0 2 sup 8", "0 2 sdown 11", "0 2 dump 1", "0 2 dump 0 11", "0 2 dump 3 2"}},
 	}
-	everyBuild(t, func(t *testing.T, run func(*chip, string) (string, int)) {
+	everyBuild(t, func(t *testing.T, run func(*testing.T, *chip, string) (string, int)) {
 		for _, c := range cases {
 			for _, args := range c.args {
 				t.Run(args, func(t *testing.T) {
 					chip := newChip()
 					chip.denied = true // an open would be told
-					out, status := run(chip, args)
+					out, status := run(t, chip, args)
 					assert.True(t, strings.HasPrefix(out, "usage: mvsw"), out)
 					assert.Equal(t, c.status, status)
 				})

@@ -280,6 +280,19 @@ func TestUploadOverABadLine(t *testing.T) {
 			return strings.HasPrefix(line, "cat "), []string{"cat: write error: No space left on device"}, 1, nil
 		}
 	}
+	// instead runs another command in the place of one.
+	instead := func(prefix, command string) func(*coprocessor) func(string) (bool, []string, int, error) {
+		return func(c *coprocessor) func(string) (bool, []string, int, error) {
+			return func(line string) (bool, []string, int, error) {
+				if !strings.HasPrefix(line, prefix) {
+					return false, nil, 0, nil
+				}
+				cmd := exec.Command("/bin/sh", "-c", command)
+				cmd.Dir = c.folder
+				return true, nil, 0, cmd.Run()
+			}
+		}
+	}
 	gone := errors.New("the line is gone")
 	for _, c := range []struct {
 		name   string
@@ -293,6 +306,8 @@ func TestUploadOverABadLine(t *testing.T) {
 		{"every answer is lost once", late, nil, ""},
 		{"every answer is lost", answers(lost{}), lost{}, ""},
 		{"the line goes", answers(gone), gone, ""},
+		{"the pieces do not make the whole", instead("cat ", "head -c 5000 mvsw.new/p00 >mvsw.new/mvsw"), ErrUpload, "mvsw.new/mvsw is different"},
+		{"it is not moved", instead("if [ -f", "true"), ErrUpload, "mvsw is different"},
 		{"no space", full, ErrUpload, "No space left on device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

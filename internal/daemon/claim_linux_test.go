@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -126,8 +127,16 @@ func squat(t *testing.T, ns *sys.NetNS, backlog int) {
 // asSquatter makes this test binary the process of somebody without privileges.
 const asSquatter = "OXPD_TEST_SQUATTER"
 
+// sideBySide is how many tests run at a time where the command line does not say: they
+// mostly wait, for the kernel and for the daemon's own pauses.
+const sideBySide = "6"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asSquatter) == "" {
+		if err := flag.Set("test.parallel", sideBySide); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		os.Exit(m.Run())
 	}
 	if err := squatter(); err != nil {
@@ -151,6 +160,7 @@ func squatter() error {
 // A second daemon with another socket in one namespace ends before it has opened
 // the card, and leaves its own socket's place as it was.
 func TestSecondDaemonInANamespace(t *testing.T) {
+	t.Parallel()
 	first := start(t, rigOptions{}).running()
 	cfg := config.Default()
 	cfg.Socket = filepath.Join(t.TempDir(), "other.sock")

@@ -45,6 +45,7 @@ func heard(w *hwsim.Wire, want []byte) *atomic.Uint64 {
 // TestBridgeOfTwoPorts is a Linux bridge of two switch ports: frames between two
 // stations pass both ways, of every size, and the MTU has one owner all the same.
 func TestBridgeOfTwoPorts(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{}).running()
 	r.card.SetSwitchFrame(10240)
 	r.mustIP("link", "add", "br0", "type", "bridge")
@@ -149,6 +150,7 @@ func (r *rig) asWanted() bool {
 // TestFastPathRestarts: the coprocessor forgets LIFs and ports at moments chosen by
 // a seed, with ports set up in every way and under traffic, and all of it comes back.
 func TestFastPathRestarts(t *testing.T) {
+	t.Parallel()
 	const rounds = 6
 	rng := rand.New(rand.NewPCG(7, 7))
 	r := start(t, rigOptions{}).running()
@@ -203,8 +205,10 @@ func TestFastPathRestarts(t *testing.T) {
 
 // TestFastPathRestartsDuringProvisioning: the twelve come up all the same.
 func TestFastPathRestartsDuringProvisioning(t *testing.T) {
+	t.Parallel()
 	for _, seed := range []uint64{1, 2, 3} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
 			rng := rand.New(rand.NewPCG(seed, 0))
 			r := start(t, rigOptions{stage: func(s stage, r *rig) {
 				if s != stagePorts {
@@ -224,6 +228,7 @@ func TestFastPathRestartsDuringProvisioning(t *testing.T) {
 
 // TestMailboxThatADeadProcessLeft: its reply is thrown away, and the ports come up.
 func TestMailboxThatADeadProcessLeft(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{stage: func(s stage, r *rig) {
 		if s != stageNetAgent {
 			return
@@ -259,18 +264,19 @@ const (
 // TestNothingIsPolledFasterThanItMay: what is asked of the card at rest is one LIF a
 // period, and of NetAgent one link a tick and one address a period.
 func TestNothingIsPolledFasterThanItMay(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{config: func(c *config.Config) {
 		c.LinkPoll, c.Reconcile = config.Duration(100*time.Millisecond), config.Duration(100*time.Millisecond)
 	}}).running()
 	r.wait("everything as wanted", r.asWanted)
-	r.card.ResetCommands()
 	bells := func() uint64 { return r.card.Doorbells()[agentSPI] }
+	began := r.d.clock.Now() // before what is counted begins, and the end after it
+	r.card.ResetCommands()
 	rung := bells()
-	began := r.d.clock.Now()
 	r.wait("some periods", func() bool { return len(r.card.Commands()) >= 20 })
-	periods := int((r.d.clock.Now()-began)/(100*time.Millisecond)) + 2
 	commands := r.card.Commands()
 	rung = bells() - rung
+	periods := int((r.d.clock.Now()-began)/(100*time.Millisecond)) + 2
 	assert.LessOrEqual(t, len(commands), periods)
 	assert.LessOrEqual(t, rung, uint64(2*periods*bellsPerExchange))
 	assert.Greater(t, rung, uint64(len(commands)*bellsPerExchange), "both are asked")

@@ -39,6 +39,7 @@ func (r *rig) send(name string, frames ...[]byte) {
 // thrown away and counted, those sent meanwhile are the kernel's to count, and none of
 // any kind leaves when the card is back.
 func TestFramesOfALostCard(t *testing.T) {
+	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card}).running()
 	require.NoError(t, r.ns.Do(func() error { // the kernel says nothing by itself

@@ -109,6 +109,7 @@ func (r *rig) addresses(name string) string {
 // TestCardComesBack: everything that somebody has set is as it was, at interfaces that
 // have never gone, and nothing was done by hand.
 func TestCardComesBack(t *testing.T) {
+	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card}).running()
 	r.mustIP("link", "add", "br0", "type", "bridge")
@@ -208,8 +209,10 @@ func TestCardComesBack(t *testing.T) {
 // Every stage of the bring-up may be the one in which the card is lost, of the first
 // life and of a later one.
 func TestCardLostInEachStage(t *testing.T) {
+	t.Parallel()
 	for s := stage(0); s < stages; s++ {
 		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
 			card := sharedCard(t, hwsim.Compressed())
 			seen := 0
 			r := start(t, rigOptions{shared: card, stage: func(at stage, r *rig) {
@@ -237,6 +240,7 @@ func TestCardLostInEachStage(t *testing.T) {
 
 // The stop sequence of a card that was lost in each way.
 func TestStopOfALostCard(t *testing.T) {
+	t.Parallel()
 	var again atomic.Bool // it is lost once more, with rings that it knows
 	for _, tc := range []struct {
 		name string
@@ -274,6 +278,7 @@ func TestStopOfALostCard(t *testing.T) {
 // A card that only could not be reached for a while knows the rings of before, and may
 // write to them: their memory is kept until it was reset.
 func TestCardThatComesBackAsItWas(t *testing.T) {
+	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card}).running()
 	r.mustIP("link", "set", "oxp9", "up")
@@ -300,6 +305,7 @@ func TestCardThatComesBackAsItWas(t *testing.T) {
 
 // A reset that falls between two looks at config space.
 func TestResetThatNobodySaw(t *testing.T) {
+	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card}).running()
 	r.faulty = true // the first accesses meet a card that does not decode
@@ -312,6 +318,7 @@ func TestResetThatNobodySaw(t *testing.T) {
 // What is asked of a card that is away, and what somebody changes at its interfaces,
 // is done when it is back.
 func TestChangesWhileTheCardIsAway(t *testing.T) {
+	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card}).running()
 	r.mustIP("link", "set", "oxp9", "up")
@@ -336,6 +343,7 @@ func TestChangesWhileTheCardIsAway(t *testing.T) {
 // The carriers go down before anything is waited for, and who is late finds the card
 // behind a fence, also when it is back.
 func TestCarriersGoFirst(t *testing.T) {
+	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card}).running()
 	r.mustIP("link", "set", "oxp9", "up")
@@ -357,6 +365,7 @@ func TestCarriersGoFirst(t *testing.T) {
 
 // Somebody has put back what a reset took away, bus mastering too, or nobody has.
 func TestConfigSpaceOfACardThatIsBack(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		back func(card *hwsim.Card)
@@ -371,6 +380,7 @@ func TestConfigSpaceOfACardThatIsBack(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			card := sharedCard(t, hwsim.Compressed())
 			card.ConfigWrite(csr.CfgDevCtl, 2, 0x2830)
 			bars := func() (out []uint32) {
@@ -415,6 +425,7 @@ func (n *node) Close() error {
 // A card whose way has ended is opened anew. What it knew by the old way is given back
 // there, and not before it is known to have been reset.
 func TestCardThatIsFoundAnew(t *testing.T) {
+	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	var mu sync.Mutex
 	var nodes []*node

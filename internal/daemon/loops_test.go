@@ -19,6 +19,7 @@ const rpcSPI = 155
 // A channel that stays closed holds up nothing that does not need it, and is
 // said once.
 func TestClosedChannelHoldsUpNothing(t *testing.T) {
+	t.Parallel()
 	sub, tag := msg.AttrMAC, board.Tag(0x8300)
 	r := start(t, rigOptions{card: func(c *hwsim.Card) {
 		c.Faults(func(f *hwsim.Faults) { f.AgentRefuse = []hwsim.AgentRefusal{{Op: msg.OpGet, Sub: &sub, Port: &tag}} })

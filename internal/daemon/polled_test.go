@@ -15,6 +15,7 @@ import (
 
 // A card that is reached without interrupts is polled, and says so.
 func TestWithoutInterrupts(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{polled: true}).running()
 	ctx := context.Background()
 	var rings string
@@ -47,6 +48,7 @@ func TestWithoutInterrupts(t *testing.T) {
 // Memory that an earlier run left is given back once the card is known to know
 // nothing of it, and not before.
 func TestReclaim(t *testing.T) {
+	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card, keeps: true}).running()
 	assert.EqualValues(t, 1, r.memory.reclaims.Load())
@@ -63,6 +65,7 @@ func TestReclaim(t *testing.T) {
 }
 
 func TestReclaimRefused(t *testing.T) {
+	t.Parallel()
 	no := errors.New("read-only")
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card, refuses: no})

@@ -26,6 +26,7 @@ func TestPulse(t *testing.T) {
 }
 
 func TestWatchdog(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	told, asked, answer := make(chan string), make(chan struct{}), make(chan bool)
 	w := &watchdog{limit: 3 * time.Millisecond, log: noLog(), tell: func(s string) error {

@@ -50,6 +50,8 @@ func setMTU(t *testing.T, ns *sys.NetNS, mtu int) {
 
 // TAP-7, fifty times: the interface's MTU is changed in a tight loop while the
 // daemon ends. Owner, watcher, transmitter and interface are real, the card is not.
+// No other test runs beside it: a program that one starts would have a copy of an
+// interface's descriptor for a moment, and the next end needs its name.
 func TestFiftyEndsWhileTheMTUChanges(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: makes a network namespace and TAP interfaces")
@@ -70,9 +72,11 @@ func TestFiftyEndsWhileTheMTUChanges(t *testing.T) {
 		}
 		o := d.owners[8]
 		run, cancel := context.WithCancel(context.Background())
-		d.spawn(run, "transmitter", d.tx.Run)
-		d.spawn(run, "owner", func(ctx context.Context) error { o.run(ctx); return nil })
-		d.spawn(run, "link watcher", d.watchLinks)
+		owned(t.Name(), func() {
+			d.spawn(run, "transmitter", d.tx.Run)
+			d.spawn(run, "owner", func(ctx context.Context) error { o.run(ctx); return nil })
+			d.spawn(run, "link watcher", d.watchLinks)
+		})
 		require.NoError(t, o.ask(run, o.provision))
 
 		stop, changed := make(chan struct{}), make(chan struct{})
@@ -103,6 +107,6 @@ func TestFiftyEndsWhileTheMTUChanges(t *testing.T) {
 			followed++
 		}
 	}
-	noGoroutines(t)
+	noGoroutines(t, t.Name())
 	t.Logf("%d of 50 ends came with the LIF at the other MTU", followed)
 }

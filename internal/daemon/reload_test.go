@@ -45,6 +45,7 @@ func (r *rig) logged(parts ...string) bool {
 }
 
 func TestReload(t *testing.T) {
+	t.Parallel()
 	yes, no := true, false
 	mac := config.MAC{2, 0, 0x5e, 0, 0x53, 9}
 	r := start(t, rigOptions{config: func(c *config.Config) {
@@ -132,6 +133,7 @@ func TestReload(t *testing.T) {
 // TestPortsOfTheConfiguration: what a file says of ports at the start, and what
 // holds where it says nothing.
 func TestPortsOfTheConfiguration(t *testing.T) {
+	t.Parallel()
 	yes, no := true, false
 	mac := config.MAC{2, 0, 0x5e, 0, 0x53, 1}
 	r := start(t, rigOptions{config: func(c *config.Config) {
@@ -157,6 +159,7 @@ func TestPortsOfTheConfiguration(t *testing.T) {
 }
 
 func TestReloadLowersTheLimitOfTheSwitch(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{config: func(c *config.Config) {
 		c.Switch.Size = 10240
 		c.Ports = map[string]config.Port{"oxp1": {MTU: 9000}}
@@ -173,6 +176,7 @@ func TestReloadLowersTheLimitOfTheSwitch(t *testing.T) {
 }
 
 func TestReloadWhenAPortRefuses(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{}).running()
 	refuse := func(on bool) {
 		r.card.Faults(func(f *hwsim.Faults) {
@@ -208,6 +212,7 @@ func TestReloadWhenAPortRefuses(t *testing.T) {
 
 // TestReloadWhenAPortIsBusy: the others do not wait for it.
 func TestReloadWhenAPortIsBusy(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{}).running()
 	begun, release, read := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	asked := make(chan error, 1)
@@ -230,6 +235,7 @@ func TestReloadWhenAPortIsBusy(t *testing.T) {
 
 // TestReloadWhenAPortTakesNothing: settings that found a full queue are not lost.
 func TestReloadWhenAPortTakesNothing(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{}).running()
 	o := r.d.owners[8]
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -257,8 +263,10 @@ func TestReloadWhenAPortTakesNothing(t *testing.T) {
 // TestReloadBeforeThePortIsUp: the settings wait with the port, or with the
 // bring-up.
 func TestReloadBeforeThePortIsUp(t *testing.T) {
+	t.Parallel()
 	set := func(c *config.Config) { c.Ports = map[string]config.Port{"oxp3": {MTU: 1900}, "oxp9": {MTU: 9000}} }
 	t.Run("a port that waits", func(t *testing.T) {
+		t.Parallel()
 		sub, tag := msg.AttrMAC, board.Tag(0x8300)
 		r := start(t, rigOptions{card: func(c *hwsim.Card) {
 			c.Faults(func(f *hwsim.Faults) { f.AgentRefuse = []hwsim.AgentRefusal{{Op: msg.OpGet, Sub: &sub, Port: &tag}} })
@@ -271,6 +279,7 @@ func TestReloadBeforeThePortIsUp(t *testing.T) {
 		r.wait("as configured", func() bool { return r.link("oxp3").MTU == 1900 })
 	})
 	t.Run("in the bring-up", func(t *testing.T) {
+		t.Parallel()
 		r := start(t, rigOptions{stage: func(now stage, r *rig) {
 			if now == stageHandshake {
 				r.reload(set)
@@ -282,6 +291,7 @@ func TestReloadBeforeThePortIsUp(t *testing.T) {
 }
 
 func TestReloadAtTheEnd(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{}).running()
 	r.cancel()
 	require.NoError(t, r.end())

@@ -72,6 +72,7 @@ func refused(t *testing.T, card *hwsim.Card) {
 }
 
 func TestSecondStartOnOneCoprocessorBoot(t *testing.T) {
+	t.Parallel()
 	slow := hwsim.Compressed()
 	slow.FastPath = time.Hour
 	for _, tc := range []struct {
@@ -88,6 +89,7 @@ func TestSecondStartOnOneCoprocessorBoot(t *testing.T) {
 		{name: "before the fast path is up, after a teardown", timeline: slow, until: stageRPC, teardown: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			card := sharedCard(t, tc.timeline)
 			pour(t, card, 1)
 			first := start(t, rigOptions{shared: card, stage: func(s stage, r *rig) {
@@ -132,6 +134,7 @@ func TestSecondStartOnOneCoprocessorBoot(t *testing.T) {
 
 // Somebody finished a handshake while this daemon programmed its rings.
 func TestHandshakeOfSomebodyElse(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{stage: func(s stage, r *rig) {
 		if s == stageHandshake {
 			r.card.Provision()

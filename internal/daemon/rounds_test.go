@@ -328,11 +328,11 @@ func TestLossThatIsFoundAtTheEndOfARush(t *testing.T) {
 	last.mu.Lock() // who counts the losses waits here
 	counted := make(chan bool)
 	go func() { counted <- b.lookAgain(b.clk.now, &b.rounds) }()
-	ending := assert.Eventually(t, func() bool { return !b.rush.Load() }, 10*time.Second, time.Millisecond, "whoever finds one now starts a rush")
+	ending := assert.Eventually(t, func() bool { return !b.rush.Load() }, hang, time.Millisecond, "whoever finds one now starts a rush")
 	found := make(chan struct{})
 	go func() { b.owners[0].forgotten("lif", "absent"); close(found) }()
 	if ending {
-		require.Eventually(t, b.rush.Load, 10*time.Second, time.Millisecond)
+		require.Eventually(t, b.rush.Load, hang, time.Millisecond)
 	}
 	last.mu.Unlock()
 	<-counted

@@ -203,7 +203,8 @@ func (d *Daemon) cutOff(dev octep.Device, knows bool) (bool, error) {
 	return false, err
 }
 
-// closePorts removes the interfaces, or leaves them to the next process.
+// closePorts removes the interfaces, or leaves them to the next process. It does so with
+// all of them at once: the kernel waits for others before each is gone, 50 ms or more.
 func (d *Daemon) closePorts() error {
 	end := (*port.Port).Close
 	if d.keep.why() == "" {
@@ -213,12 +214,16 @@ func (d *Daemon) closePorts() error {
 	taps := d.taps
 	d.taps = map[*port.Port]bool{}
 	d.mu.Unlock()
-	var errs []error
+	errs := make(chan error, len(taps))
 	for p := range taps {
 		d.fan.leave(p)
-		errs = append(errs, end(p))
+		go func() { errs <- end(p) }()
 	}
-	return errors.Join(errs...)
+	var all []error
+	for range taps {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
 }
 
 // carrierOff tells the kernel that no port has a link: nothing carries frames. Who calls

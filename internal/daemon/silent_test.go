@@ -26,6 +26,7 @@ import (
 // NetAgent falls silent while everything runs: links are unknown and shown so,
 // carrier and traffic stay, MTUs are changed, and it comes back by itself.
 func TestNetAgentSilentWhileRunning(t *testing.T) {
+	t.Parallel()
 	// A request to a silent NetAgent takes a second, and they wait for each other: with
 	// the other tests' period twelve of the reconciler go before each look at a link.
 	r := start(t, rigOptions{config: func(c *config.Config) { c.Reconcile = config.Duration(time.Minute) }}).running()

@@ -163,7 +163,7 @@ func takeLock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, &ListenError{path, fmt.Errorf("open its lock: %w", err)}
 	}
-	if err := lockFile(f); err != nil {
+	if err := lockFile(f, lockPatience); err != nil {
 		defer f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, &RunningError{Socket: path, PID: lockPID(f)}
@@ -188,10 +188,11 @@ func takeLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-func lockFile(f *os.File) error {
+// lockFile takes the lock, which others may have for as long as patience.
+func lockFile(f *os.File, patience time.Duration) error {
 	for began := time.Now(); ; time.Sleep(lockPoll) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > lockPatience {
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > patience {
 			return err
 		}
 	}

@@ -140,10 +140,11 @@ func TestListen(t *testing.T) {
 		f, err := os.Create(path + lockSuffix)
 		require.NoError(t, err)
 		require.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
-		time.AfterFunc(10*time.Millisecond, func() { f.Close() })
-		s, err := listen(path)
+		lock, err := os.OpenFile(f.Name(), os.O_RDWR, 0)
 		require.NoError(t, err)
-		require.NoError(t, s.release())
+		defer lock.Close()
+		time.AfterFunc(10*time.Millisecond, func() { f.Close() })
+		require.NoError(t, lockFile(lock, hang))
 	})
 	t.Run("nobody else may connect at any moment", func(t *testing.T) {
 		if runtime.GOOS != "linux" {

@@ -35,6 +35,7 @@ const (
 // its context; New sets no deadline of its own besides that of connecting.
 type Client struct {
 	socket string
+	held   time.Duration // how long a daemon may have its lock and no socket
 	http   *http.Client
 	peer   atomic.Int64 // process id of whoever took the last connection, 0 unknown
 }
@@ -45,7 +46,7 @@ func New(socket string) *Client {
 	if socket == "" {
 		socket = DefaultSocket
 	}
-	c := &Client{socket: socket}
+	c := &Client{socket: socket, held: heldLimit}
 	c.http = &http.Client{Transport: &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
 		DisableKeepAlives:  true,
@@ -81,7 +82,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		default:
 			err = refused(c.socket, err)
 			var held *HeldError
-			if limit = heldLimit; !errors.As(err, &held) {
+			if limit = c.held; !errors.As(err, &held) {
 				limit = 0
 			}
 		}

@@ -34,6 +34,7 @@ type Latencies struct {
 	Read      time.Duration // from an instruction's fetch to the read of its data. Default 2 us, estimate
 	ToWire    time.Duration // fast path, host to wire. Default 5 us, estimate
 	ToHost    time.Duration // fast path, wire to host. Default 10 us, estimate
+	MDIO      time.Duration // a transaction on the coprocessor's MDIO bus, stepped mode only. Default 26 us: 64 bits at 2.5 MHz, estimate
 	FreeAhead time.Duration // free mode: how far steps of the data path may run ahead of the wall clock. Default 200 us
 }
 
@@ -50,6 +51,7 @@ func (l *Latencies) defaults() {
 	set(&l.Read, 2*time.Microsecond)
 	set(&l.ToWire, 5*time.Microsecond)
 	set(&l.ToHost, 10*time.Microsecond)
+	set(&l.MDIO, 26*time.Microsecond)
 	set(&l.FreeAhead, 200*time.Microsecond)
 }
 
@@ -95,13 +97,15 @@ func (q *Queues) defaults() {
 // Options describe a card. The zero value is a card as delivered, with the
 // measured boot times.
 type Options struct {
-	Seed        int64    // of everything that varies; same seed, same trace in stepped mode
-	Timeline    Timeline // zero: Real()
-	Function    Function // what is shown: PF, the whole card, or VF, one virtual function with a loopback behind its rings
-	VFRings     int      // rings of the virtual function: 1, 2, 4 or 8; 0: 1. The physical function has all 64
-	Watermark   int      // SDP_OUT_WMARK; 0: 0x400 as on this appliance, 0x100 for a VF. The stock firmware has 0x100
-	SwitchFrame int      // frame cap of the switch's front ports, FCS included; 0: 2,048 as found. The jumbo setting is 10,240
-	MACBase     [6]byte  // first of the block of port addresses, Port1's; zero: 02:c8:52:00:00:02
+	Seed        int64         // of everything that varies; same seed, same trace in stepped mode
+	Timeline    Timeline      // zero: Real()
+	Function    Function      // what is shown: PF, the whole card, or VF, one virtual function with a loopback behind its rings
+	VFRings     int           // rings of the virtual function: 1, 2, 4 or 8; 0: 1. The physical function has all 64
+	Watermark   int           // SDP_OUT_WMARK; 0: 0x400 as on this appliance, 0x100 for a VF. The stock firmware has 0x100
+	SwitchFrame int           // frame limit of the switch's front ports after a start, FCS included: 1,522, 2,048 or 10,240; 0: 2,048 as found
+	SwitchPolls int           // reads of a busy bit of the switch that find it set after a command; 0: 1, negative: none
+	SwitchBusy  time.Duration // how long it is set at least
+	MACBase     [6]byte       // first of the block of port addresses, Port1's; zero: 02:c8:52:00:00:02
 	Choices     Choices
 	TargetOptions
 
@@ -112,7 +116,7 @@ type Options struct {
 	Queues      Queues
 }
 
-// Frame caps in bytes, FCS included (datapath.md 5.3).
+// Frame limits of the switch in bytes, FCS included (datapath.md 5.3).
 const (
 	SwitchFrameFound = 2048
 	SwitchFrameJumbo = 10240
@@ -160,6 +164,7 @@ type Card struct {
 	win []byte // entry 8: the facility windows, all-ones where the target has not mapped them
 
 	target *target
+	sw     *ethSwitch
 	lifs   *lifTable
 	ports  [board.Ports]portState
 	counters
@@ -199,6 +204,9 @@ func New(o Options) *Card {
 	if o.SwitchFrame == 0 {
 		o.SwitchFrame = SwitchFrameFound
 	}
+	if o.SwitchPolls == 0 {
+		o.SwitchPolls = 1
+	}
 	if o.MACBase == ([6]byte{}) {
 		o.MACBase = [6]byte{0x02, 0xc8, 0x52, 0, 0, 0x02}
 	}
@@ -215,6 +223,7 @@ func New(o Options) *Card {
 		doorbells:    map[uint32]uint64{},
 	}
 	c.lifs = newLIFTable(o.Choices.StrictVLAN)
+	c.sw = newSwitch(c)
 	c.target = newTarget(c)
 	c.cfg.vf = o.Function == VF
 	c.cfg.powerOn()
@@ -342,12 +351,4 @@ func (c *Card) SetWatermark(n int) {
 	c.o.Watermark = n
 	c.kickRings()
 	c.leave()
-}
-
-// SetSwitchFrame changes the frame cap of the switch's front ports, FCS
-// included. Functional.
-func (c *Card) SetSwitchFrame(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.o.SwitchFrame = n
 }

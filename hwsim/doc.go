@@ -32,7 +32,7 @@
 // # The way of a frame
 //
 //	host -> wire                             wire -> host
-//	doorbell adds to "posted"                Wire.Send: link, length, switch cap
+//	doorbell adds to "posted"                Wire.Send: link, length, switch limits
 //	fetch, in order       (Fetch)            line rate, fast path    (ToHost)
 //	data read later       (Read)             address filter, then RX_WIRE
 //	IN_CNTS: slot is free                    LIF gate: one drop counter, or why
@@ -40,11 +40,16 @@
 //	FROM_KN_TO_WIRE       (ToWire)           ring = crc32c(tuple) mod 8
 //	egress queue, or QUEUE_FULL              credit, or QUEUE_FULL
 //	TX_WIRE at the server's rate             N buffers, length word last, count
-//	switch cap, link, Wire receiver          level or timer: message
+//	switch limits, link, Wire receiver       level or timer: message
 //
 // The names in brackets are fields of Latencies; all of them are estimates and
 // say so. Bandwidths are Rates: the ten switch ports leave through one server of
 // 1,018 Mbit/s that takes their queues in turn, each 10G cage has its own.
+//
+// The switch in front of ten ports is reached as on the board, by transactions on
+// the coprocessor's MDIO bus; switch.go has a picture. What its registers say is
+// what frames meet: the jumbo field of the port and of the uplink, Port Control,
+// VLAN maps, the power of PHYs and lanes.
 //
 // An output ring:
 //
@@ -77,7 +82,9 @@
 // Virtual functions beside the physical one, which is shown alone, as is a virtual
 // one; the mailbox between them (storage); interrupts of input rings (IN_INT_LEVELS and IN_INT_STATUS
 // are storage); the info-pointer mode of output rings (IMODE, ISIZE); the error and OEI sources (their registers are storage); IPsec,
-// flow offload, QoS and DoS; the timing of PCIe beside the cost of one access;
+// flow offload, QoS and DoS; the timing of PCIe beside the cost of one access; the
+// switch's address tables, VLANs, statistics and module presence of its cages, and
+// the laser-off bits in the CPLD;
 // statistics messages of the fast path's own accord (DeliverRaw writes any);
 // priorities between the seventeen workers of the fast path, which here is one
 // queue with a constant delay. A batch of list entries never straddles the end

@@ -116,7 +116,7 @@ func (c *Card) transmit(p *packet) {
 	switch {
 	case !c.target.carries(p.port):
 		w.stats.OutLinkDown++
-	case w.port.BehindSwitch() && len(p.frame())+fcsBytes > c.o.SwitchFrame:
+	case w.port.BehindSwitch() && c.sw.cutsOut(w.port.SwitchPort, len(p.frame())+fcsBytes):
 		w.stats.OutSwitchDropped++
 	default:
 		w.stats.Out++

@@ -45,6 +45,7 @@ type Faults struct {
 	NoDrain       RingMask      // the low half of IN_INSTR_DBELL does not drain
 
 	TargetFaults
+	SwitchFaults
 }
 
 // Faults calls fn with the card's faults under the lock. fn must not call the

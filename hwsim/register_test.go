@@ -33,7 +33,7 @@ func TestResetValues(t *testing.T) {
 	}
 	for q := 0; q < 64; q++ {
 		for off, want := range ring {
-			assert.Equal(t, want, c.Load(0, reg(q, off), 8), "ring %d +%#x", q, off)
+			assert.Equal(t, want, c.Load(0, ringReg(q, off), 8), "ring %d +%#x", q, off)
 		}
 	}
 	assert.Empty(t, c.Reports())
@@ -104,7 +104,7 @@ func TestRegisterWrites(t *testing.T) {
 		v     uint64
 	}
 	w := func(off uint64, v uint64) step { return step{off, 8, v} }
-	r := func(q, off int) uint64 { return reg(q, off) }
+	r := func(q, off int) uint64 { return ringReg(q, off) }
 	tests := map[string]struct {
 		do     []step
 		read   uint64
@@ -166,18 +166,18 @@ func TestChoicesOfRegisters(t *testing.T) {
 	})
 	t.Run("17: a function reset boots the coprocessor", func(t *testing.T) {
 		c := powered(t)
-		c.Store(0, reg(0, rOutRsize), 8, 1024)
+		c.Store(0, ringReg(0, rOutRsize), 8, 1024)
 		c.ConfigWrite(0x78, 2, 1<<15)
 		assert.Zero(t, c.ConfigRead(4, 2), "bus mastering and decoding are off")
 		c.ConfigWrite(4, 2, 6)
-		assert.EqualValues(t, 16, c.Load(0, reg(0, rOutRsize), 8))
+		assert.EqualValues(t, 16, c.Load(0, ringReg(0, rOutRsize), 8))
 	})
 	t.Run("17: or keeps the rings", func(t *testing.T) {
 		c := powered(t, func(o *Options) { o.Choices.FLRKeepsRings = true })
-		c.Store(0, reg(0, rOutRsize), 8, 1024)
+		c.Store(0, ringReg(0, rOutRsize), 8, 1024)
 		c.ConfigWrite(0x78, 2, 1<<15)
 		c.ConfigWrite(4, 2, 6)
-		assert.EqualValues(t, 1024, c.Load(0, reg(0, rOutRsize), 8))
+		assert.EqualValues(t, 1024, c.Load(0, ringReg(0, rOutRsize), 8))
 	})
 }
 
@@ -266,9 +266,9 @@ func TestGone(t *testing.T) {
 func TestAccessCounts(t *testing.T) {
 	c := powered(t)
 	c.ResetAccesses()
-	c.Load(0, reg(5, rOutCnts), 8)
-	c.Load(0, reg(5, rOutCnts), 4)
-	c.Store(0, reg(5, rOutCnts), 4, 0)
+	c.Load(0, ringReg(5, rOutCnts), 8)
+	c.Load(0, ringReg(5, rOutCnts), 4)
+	c.Store(0, ringReg(5, rOutCnts), 4, 0)
 	c.Load(0, 0x20180, 8)
 	c.Load(2, 0x02300000, 8)
 	c.Store(0, 0, 4, 0)
@@ -295,13 +295,13 @@ func TestBaddrFaults(t *testing.T) {
 	c := powered(t)
 	c.Faults(func(f *Faults) { f.IgnoreBaddr[5] = 3; f.NeverIdle = 1 << 6 })
 	for i := 0; i < 3; i++ {
-		c.Store(0, reg(5, rOutBaddr), 8, 4096)
-		assert.Zero(t, c.Load(0, reg(5, rOutBaddr), 8))
+		c.Store(0, ringReg(5, rOutBaddr), 8, 4096)
+		assert.Zero(t, c.Load(0, ringReg(5, rOutBaddr), 8))
 	}
-	c.Store(0, reg(5, rOutBaddr), 8, 4096)
-	assert.EqualValues(t, 4096, c.Load(0, reg(5, rOutBaddr), 8))
-	assert.Zero(t, c.Load(0, reg(6, rInControl), 8)&(1<<28))
-	c.Store(0, reg(6, rInBaddr), 8, 4096)
-	assert.Zero(t, c.Load(0, reg(6, rInBaddr), 8), "ignored while not idle")
+	c.Store(0, ringReg(5, rOutBaddr), 8, 4096)
+	assert.EqualValues(t, 4096, c.Load(0, ringReg(5, rOutBaddr), 8))
+	assert.Zero(t, c.Load(0, ringReg(6, rInControl), 8)&(1<<28))
+	c.Store(0, ringReg(6, rInBaddr), 8, 4096)
+	assert.Zero(t, c.Load(0, ringReg(6, rInBaddr), 8), "ignored while not idle")
 	assert.EqualValues(t, 1, c.ReportCount(ReportBaddrBusy))
 }

@@ -34,6 +34,14 @@ const (
 	ReportCreditAbove   = "credit-above-grant" // rule 3: the block will lap
 	ReportBSize         = "bsize-zero"
 	ReportSRIOV         = "sriov-enable"
+
+	ReportConsoleByte    = "console-byte-in-boot"  // a byte on the console before the coprocessor's kernel runs: stops its boot loader
+	ReportSwitchBusy     = "switch-command-busy"   // a command was written while another one was not done, and is lost
+	ReportSwitchBits     = "switch-other-bits"     // a write of register 8 with other bits than it had, beside the jumbo field
+	ReportSwitchReserved = "switch-reserved-mode"  // jumbo mode 3 was written
+	ReportSwitchMap      = "switch-vlan-map"       // register 6 was written: it keeps panel ports apart
+	ReportSwitchUplink   = "switch-uplink-control" // register 4 of port 0 was written
+	ReportSwitchGlobal   = "switch-global"         // a register of Global1 or Global2 was written, other than the PHY pair
 )
 
 // Report is one misuse of the card by a driver, or one access that the card had

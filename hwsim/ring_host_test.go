@@ -38,7 +38,7 @@ const (
 	rOutEnable, rOutStatus, rOutPkt, rOutByte                               = 0x160, 0x170, 0x180, 0x190
 )
 
-func reg(q, off int) uint64 { return uint64(0x10000 + q*0x20000 + off) }
+func ringReg(q, off int) uint64 { return uint64(0x10000 + q*0x20000 + off) }
 
 type ringHost struct {
 	t     testing.TB
@@ -109,9 +109,9 @@ func (h *ringHost) poison(q, i int) {
 	}
 }
 
-func (h *ringHost) ld(q, off int) uint64      { return h.c.Load(0, reg(q, off), 8) }
-func (h *ringHost) st(q, off int, v uint64)   { h.c.Store(0, reg(q, off), 8, v) }
-func (h *ringHost) st32(q, off int, v uint32) { h.c.Store(0, reg(q, off), 4, uint64(v)) }
+func (h *ringHost) ld(q, off int) uint64      { return h.c.Load(0, ringReg(q, off), 8) }
+func (h *ringHost) st(q, off int, v uint64)   { h.c.Store(0, ringReg(q, off), 8, v) }
+func (h *ringHost) st32(q, off int, v uint32) { h.c.Store(0, ringReg(q, off), 4, uint64(v)) }
 func (h *ringHost) count(q int) uint32        { return uint32(h.ld(q, rOutCnts)) }
 func (h *ringHost) credit(q int) int32        { return int32(h.ld(q, rOutDBell)) }
 func (h *ringHost) length(q, i int) uint64    { return binary.BigEndian.Uint64(h.bufs[q][i*hBufGap:]) }

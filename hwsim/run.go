@@ -16,15 +16,17 @@ type outFrame struct {
 	p *packet
 }
 
-// outbox is what has to be done without the card's lock: frames for receivers
-// and interrupts, in order.
+// outbox is what has to be done without the card's lock: frames for receivers,
+// interrupts, and news for the console, each in order.
 type outbox struct {
-	frames []outFrame
-	spare  []outFrame
-	irqs   []uint8
-	ispare []uint8
-	ready  [csr.MSIXVectors]bool // vectors in irqs
-	busy   bool                  // somebody is delivering
+	frames  []outFrame
+	spare   []outFrame
+	irqs    []uint8
+	ispare  []uint8
+	ready   [csr.MSIXVectors]bool // vectors in irqs
+	boots   []BootEvent           // for console
+	console func(BootEvent)
+	busy    bool // somebody is delivering
 }
 
 // irq notes a message. Messages of one vector that nobody has been told of yet
@@ -36,7 +38,14 @@ func (o *outbox) irq(vector int) {
 	}
 }
 
-func (o *outbox) empty() bool { return len(o.frames) == 0 && len(o.irqs) == 0 }
+// boot notes a moment of the coprocessor's life.
+func (o *outbox) boot(e BootEvent) {
+	if o.console != nil {
+		o.boots = append(o.boots, e)
+	}
+}
+
+func (o *outbox) empty() bool { return len(o.frames) == 0 && len(o.irqs) == 0 && len(o.boots) == 0 }
 
 // deliver empties the outbox without the lock. Held: c.mu, also on return.
 func (c *Card) deliver() {
@@ -45,6 +54,8 @@ func (c *Card) deliver() {
 		o.busy = true
 		frames, irqs := o.frames, o.irqs
 		o.frames, o.irqs = o.spare[:0], o.ispare[:0]
+		boots, console := o.boots, o.console
+		o.boots = nil
 		var fns [csr.MSIXVectors]func()
 		for i, v := range irqs {
 			o.ready[v] = false
@@ -61,6 +72,11 @@ func (c *Card) deliver() {
 		for i := range irqs {
 			if fns[i] != nil {
 				fns[i]()
+			}
+		}
+		for _, e := range boots {
+			if console != nil {
+				console(e)
 			}
 		}
 		c.mu.Lock()

@@ -109,17 +109,22 @@ func (t *target) between(lo, hi time.Duration) time.Duration {
 func (t *target) start() {
 	t.stop()
 	t.running = true
+	t.c.out.boot(BootLoader)
 	t.c.sdpScratch, t.c.sliScratch = 0, 0
 	t.after(t.tl.Kernel, t.kernelUp)
 }
 
 // stop is the begin of a reset: the coprocessor's memory and state are gone.
 func (t *target) stop() {
+	if t.running {
+		t.c.out.boot(BootOff)
+	}
 	t.gen++
 	t.running, t.mapped, t.crashed, t.fastPathUp = false, false, false, false
 	t.hs, t.rpc, t.agent = handshake{}, rpcTarget{}, netAgent{}
 	t.params = paramsReset
 	t.c.lifs.reset()
+	t.c.sw.reset()
 	t.resetPorts()
 	t.unmap(0)
 }
@@ -144,6 +149,7 @@ func (t *target) decodes(off uint32) bool {
 func (t *target) kernelUp() {
 	clear(t.c.win)
 	t.mapped = true
+	t.c.out.boot(BootKernel)
 	le.PutUint64(t.c.win[winMgmt+mgmtDevType:], 1)
 	le.PutUint64(t.c.win[winMgmt+mgmtTargetStatus:], mgmtReady)
 	t.publish()
@@ -186,6 +192,7 @@ func (t *target) publish() {
 // faultsChanged lets every fault that was switched on or off take effect.
 func (t *target) faultsChanged() {
 	t.publish()
+	t.c.sw.faultsChanged()
 	if t.rpc.up && !t.c.faults.RPCSilent {
 		t.rpcKick()
 	}

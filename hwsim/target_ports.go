@@ -18,6 +18,7 @@ type portState struct {
 	tag       board.Tag
 	speed     uint32 // nominal, Mbit/s
 	onMAC     bool   // a coprocessor MAC, not a switch port
+	swPort    int    // port of the switch, 0 on a MAC
 	burnedMAC [6]byte
 
 	admin  bool
@@ -70,6 +71,12 @@ func (t *target) resetPorts() {
 	for i := range c.ports {
 		b := board.ByIndex(i)
 		c.ports[i].reset(b.Tag, uint32(b.SpeedMbps), !b.BehindSwitch(), portMAC(t.c.o.MACBase, i))
+		c.ports[i].swPort = b.SwitchPort
+	}
+	for p := range t.c.sw.ports {
+		if p != 0 {
+			t.c.sw.agentState(p, false)
+		}
 	}
 	t.uplink.reset(board.TagUplink, uplinkMbps, true, portMAC(t.c.o.MACBase, board.Ports))
 	t.uplink.cable = true
@@ -106,17 +113,38 @@ func (t *target) agentPort(n uint32) *portState {
 // once; a switch port waits for SET MAC.
 func (t *target) setAdmin(p *portState, up bool) {
 	p.admin = up
+	if p.swPort != 0 {
+		t.c.sw.agentState(p.swPort, up)
+	}
 	if up && !p.raised {
 		p.raised = true
 		if !p.named {
 			p.mac, p.named = p.burnedMAC, p.onMAC
 		}
 	}
+	t.repower(p)
+}
+
+// powered tells whether a port's side of the cable is up.
+func (t *target) powered(p *portState) bool {
+	if p.swPort != 0 {
+		return t.c.sw.powered(p.swPort)
+	}
+	return p.admin
+}
+
+// repower lets a port, and the one at the other end of its cable, follow the
+// power of its side.
+func (t *target) repower(p *portState) {
 	t.relink(p)
 	if p.peer != nil {
-		t.setCable(p.peer, up)
+		t.setCable(p.peer, t.powered(p))
 	}
 }
+
+// powerChanged tells that somebody wrote the PHY or the lane of a port of the
+// switch.
+func (t *target) powerChanged(swPort int) { t.repower(t.behind(swPort)) }
 
 // setCable tells that the far side of a front port came or went.
 func (t *target) setCable(p *portState, up bool) {
@@ -127,7 +155,7 @@ func (t *target) setCable(p *portState, up bool) {
 // relink drops a link at once and brings it up after the training time. A
 // training in progress is not begun again.
 func (t *target) relink(p *portState) {
-	if !p.admin || !p.cable {
+	if !t.powered(p) || !p.cable {
 		p.link, p.train = false, 0
 		return
 	}
@@ -145,10 +173,10 @@ func (t *target) relink(p *portState) {
 }
 
 // carries tells whether frames of front port i pass: its link is up and, behind
-// the switch, the uplink was raised too.
+// the switch, the uplink was raised too and the switch joins the two.
 func (t *target) carries(i int) bool {
 	p := &t.c.ports[i]
-	return p.link && (p.onMAC || t.uplink.admin)
+	return p.link && (p.onMAC || t.uplink.admin && t.c.sw.joined[p.swPort])
 }
 
 // AgentPort is a port as NetAgent has it set up.

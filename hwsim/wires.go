@@ -20,7 +20,7 @@ type WireStats struct {
 	LinkDown      uint64 // the port was down, or its far side
 	Runt          uint64 // shorter than an Ethernet header
 	Oversize      uint64 // longer than the MAC takes
-	SwitchDropped uint64 // longer than the switch's frame cap
+	SwitchDropped uint64 // longer than the switch passes, at the port or at the uplink
 	Overrun       uint64 // more sent at once than Queues.Wire
 	Filtered      uint64 // stopped by the port's address filter
 	NoFastPath    uint64 // the fast path was not running
@@ -161,8 +161,8 @@ func (c *Card) join(a, b *Wire) {
 	c.lock()
 	p, q := &c.ports[a.port.Index], &c.ports[b.port.Index]
 	p.peer, q.peer = q, p
-	c.target.setCable(p, q.admin)
-	c.target.setCable(q, p.admin)
+	c.target.setCable(p, c.target.powered(q))
+	c.target.setCable(q, c.target.powered(p))
 	c.leave()
 }
 
@@ -294,7 +294,7 @@ func (w *Wire) enter(p *packet) bool {
 		end = &w.stats.LinkDown
 	case n < frame.HeaderSize:
 		end = &w.stats.Runt
-	case w.port.BehindSwitch() && n+fcsBytes > c.o.SwitchFrame:
+	case w.port.BehindSwitch() && c.sw.cutsIn(w.port.SwitchPort, n+fcsBytes):
 		end = &w.stats.SwitchDropped
 	case n > macFrame:
 		end = &w.stats.Oversize

@@ -54,6 +54,11 @@
 // takes over an offer whose process died, unless the target had answered it before
 // CheckFresh looked.
 //
+// The register does not tell whose exchange it shows, and after the end it says neither
+// that there was one nor the clock rate. So who may die in it writes each step down
+// before the register shows it (Resume): a next process on the same rings ends the
+// exchange from wherever it stands.
+//
 // # Left out
 //
 // SR-IOV: a card with virtual functions is refused. The SLI window registers.

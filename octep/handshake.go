@@ -92,11 +92,20 @@ const (
 	maxExchangePoll = 2 * int(2*answerDeadline/handshakePoll) // holds even when the clock stands still
 )
 
+// Progress is how far an exchange has come, for a process after one that dies in it:
+// idle, or the state that is entered next.
+type Progress struct {
+	State       HandshakeState // up to HandshakeCompleting
+	ClocksPerUS uint64         // of the coprocessor, known from HandshakeCompleting on
+}
+
 // Handshake offers the host to the coprocessor, once per coprocessor boot, after
 // the rings have been programmed. One Run at a time.
 type Handshake struct {
 	e     *Endpoint
 	done  func() bool
+	from  Progress       // of an earlier process
+	note  func(Progress) // never nil
 	run   sync.Mutex
 	state atomic.Uint32
 }
@@ -115,8 +124,14 @@ func (e *Endpoint) NewHandshake(done func() bool) *Handshake {
 	if done == nil {
 		done = e.FastPathUp
 	}
-	return &Handshake{e: e, done: done}
+	return &Handshake{e: e, done: done, note: func(Progress) {}}
 }
+
+// Resume makes Run go on from where an earlier process had come, on rings that this one
+// goes on with; the zero Progress is that of a first one. note writes down each step
+// before the register shows it, so that the next process can do the same. It may be
+// called while the coprocessor waits, and does not wait itself.
+func (h *Handshake) Resume(from Progress, note func(Progress)) { h.from, h.note = from, note }
 
 // FastPathUp tells whether the rpc or the NetAgent window is alive. Both appear
 // only after a handshake (endpoint.md 3.2), some minutes later.
@@ -237,7 +252,8 @@ func (h *Handshake) store(v uint64) { mmio.Store64(h.e.dev.BAR0(), csr.SLIScratc
 // over. An answer counts only to an offer that CheckFresh saw standing, when the
 // rings were as after a reset: the host that made it has promised nothing yet, and
 // who goes on promises rings that are there. The target spins meanwhile, and
-// refusing would leave it so (design.md, rule 8).
+// refusing would leave it so (design.md, rule 8). An exchange that the process before
+// had begun, about the rings that this one goes on with, is taken over in its middle.
 func (h *Handshake) begin(ctx context.Context) (standing bool, err error) {
 	v, w, err := h.load()
 	if err != nil {
@@ -245,6 +261,9 @@ func (h *Handshake) begin(ctx context.Context) (standing bool, err error) {
 	}
 	switch w {
 	case wordIdle, wordOffer:
+		if h.from.State >= HandshakeAnswering { // the answer was never taken
+			return false, &HandshakeError{Err: ErrHandshakeStuck, Value: v}
+		}
 		if h.done() {
 			return false, ErrHandshakeDone
 		}
@@ -259,13 +278,26 @@ func (h *Handshake) begin(ctx context.Context) (standing bool, err error) {
 	case wordForeign:
 		return false, &HandshakeError{Err: ErrHandshakeForeign, Value: v}
 	case wordAsk:
-		if h.e.takeOffer() {
+		if h.e.takeOffer() || h.from.State == HandshakeOffering || h.from.State == HandshakeAnswering {
 			return true, nil
 		}
-		fallthrough
+		return false, &HandshakeError{Err: ErrHandshakeInFlight, Value: v}
 	default:
+		if h.from.State == HandshakeAnswering || h.from.State == HandshakeOffering && w == wordReply {
+			return true, nil
+		}
 		return false, &HandshakeError{Err: ErrHandshakeInFlight, Value: v}
 	}
+}
+
+// completing tells whether the process before was about to write COMPLETED, or has, and
+// the register shows what follows from that.
+func (h *Handshake) completing() bool {
+	if h.from.State != HandshakeCompleting {
+		return false
+	}
+	_, w, err := h.load()
+	return err == nil && (w == wordReply || w == wordCompleted || w == wordIdle || w == wordStarted)
 }
 
 // takeOffer tells, once, whether CheckFresh saw an offer standing.
@@ -282,6 +314,9 @@ func (e *Endpoint) takeOffer() bool {
 // the last wait.
 func (h *Handshake) offerLoop(ctx context.Context) (uint64, error) {
 	h.enter(HandshakeIdle)
+	if h.completing() {
+		return h.exchange(ctx, true)
+	}
 	inherited, err := h.begin(ctx)
 	if err != nil {
 		return 0, err
@@ -309,7 +344,7 @@ func (h *Handshake) offerLoop(ctx context.Context) (uint64, error) {
 		switch {
 		case w == wordIdle: // also when a coprocessor that restarted took the offer away
 		case w == wordOffer && standing:
-		case w == wordAsk:
+		case w == wordAsk, h.from.State == HandshakeAnswering && (w == wordInfo || w == wordReply):
 			return h.exchange(ctx, false)
 		case w == wordReply:
 			return 0, h.spoiled(ctx, v)
@@ -340,6 +375,7 @@ func (h *Handshake) offerLoop(ctx context.Context) (uint64, error) {
 			offers++
 			until, next = now+offerDeadline, now+offerInterval
 			h.e.progress(StageHandshake, fmt.Sprintf("the coprocessor's answer to offer %d of %d", offers, h.e.cfg.Offers))
+			h.note(Progress{State: HandshakeOffering})
 			h.store(csr.HostLoaded)
 			h.enter(HandshakeOffering)
 		}
@@ -351,8 +387,10 @@ func (h *Handshake) offerLoop(ctx context.Context) (uint64, error) {
 }
 
 // spoiled handles the race that withdrawing cannot exclude: the target asked just
-// before the 0 arrived and took it for an info word. It is released.
+// before the 0 arrived and took it for an info word. It is released, and nothing is
+// written down: a process that goes on from here shall meet the same.
 func (h *Handshake) spoiled(ctx context.Context, v uint64) error {
+	h.note = func(Progress) {}
 	if _, err := h.exchange(ctx, false); err != nil {
 		return err
 	}
@@ -362,7 +400,8 @@ func (h *Handshake) spoiled(ctx context.Context, v uint64) error {
 // exchange is the part between GET_HOST_INFO and the final 0, in which the target
 // spins. It ignores the end of ctx, calls nobody back, and whatever happens leaves
 // COMPLETED in the register: that releases either spin, and 0 does not.
-// completed says that COMPLETED has been written by an earlier process.
+// completed says that COMPLETED has been written by an earlier process, or was about to
+// be.
 func (h *Handshake) exchange(ctx context.Context, completed bool) (clocksPerUS uint64, err error) {
 	ctx = context.WithoutCancel(ctx)
 	clk := h.e.cfg.Clock
@@ -374,6 +413,9 @@ func (h *Handshake) exchange(ctx context.Context, completed bool) (clocksPerUS u
 			h.release()
 		}
 	}()
+	if completed {
+		clocksPerUS = h.from.ClocksPerUS
+	}
 	h.enter(HandshakeAnswering)
 	for polls := 0; ; polls++ {
 		v, w, err := h.load()
@@ -384,13 +426,15 @@ func (h *Handshake) exchange(ctx context.Context, completed bool) (clocksPerUS u
 		late := clk.Now() >= deadline || polls >= maxExchangePoll
 		switch w {
 		case wordAsk:
+			h.note(Progress{State: HandshakeAnswering})
 			h.store(InfoWord())
 		case wordReply:
-			h.complete()
 			if !completed {
-				clocksPerUS = v & (1<<csr.HostInfoShift - 1)
+				clocksPerUS = h.clocks(v & (1<<csr.HostInfoShift - 1))
 				completed, deadline, late = true, clk.Now()+answerDeadline, false
+				h.note(Progress{HandshakeCompleting, clocksPerUS})
 			}
+			h.complete()
 		case wordIdle, wordStarted:
 			safe = true
 			switch {
@@ -399,7 +443,7 @@ func (h *Handshake) exchange(ctx context.Context, completed bool) (clocksPerUS u
 			case !completed:
 				return 0, &HandshakeError{Err: ErrHandshakeReset, Value: v}
 			}
-			return h.clocks(clocksPerUS), nil
+			return clocksPerUS, nil
 		}
 		if late {
 			if completed {

@@ -15,8 +15,11 @@ import (
 
 // Adoption is what a process found that took live rings over.
 type Adoption struct {
-	ClocksPerUS uint64 // of the coprocessor, as the handshake said; 0: it was not done
-	Watermark   int    // that the rings were armed with, whatever the configuration says
+	ClocksPerUS uint64 // of the coprocessor, as the handshake said; 0: it has not
+	// Handshake is what was noted of one that is not over (NoteHandshake), 0 before it and
+	// after SetClocks.
+	Handshake uint8
+	Watermark int // that the rings were armed with, whatever the configuration says
 
 	// TxLost is how many frames the earlier process had committed to slots and not
 	// announced: they are dropped. TxUnfinished is how many announced ones the card
@@ -104,7 +107,8 @@ const (
 //
 // What the earlier process had begun is then ended as it would have: buffers that it
 // had emptied are poisoned, their credit goes back, their packets are acknowledged.
-// The rings go on from there; SetClocks need not be called again. The watermark is the
+// The rings go on from there; SetClocks need not be called again once the handshake was
+// over. The watermark is the
 // one that they were armed with.
 //
 // Every step may be the last one of this process, too: the next one adopts again.
@@ -143,7 +147,7 @@ func Adopt(ctx context.Context, cfg Config) (*Rings, Adoption, error) {
 		return nil, found, err
 	}
 	found = a.take()
-	found.ClocksPerUS, found.Watermark = uint64(h.Clocks), int(h.Watermark)
+	found.ClocksPerUS, found.Handshake, found.Watermark = uint64(h.Clocks), h.Handshake, int(h.Watermark)
 	r.state = stateProgrammed
 	r.log.Info("rings adopted", "iq", 1, "oq", wire.OQs, "lost", found.TxLost, "repeated", found.Repeated())
 	return r, found, nil

@@ -95,6 +95,20 @@ func TestAdoptTakesOverWhatIsAtRest(t *testing.T) {
 	i.rings = old
 }
 
+// What a process noted of a handshake that it did not end.
+func TestAdoptTellsOfTheHandshake(t *testing.T) {
+	i := newIdle(t)
+	i.rings.NoteHandshake(3, 750)
+	i.cfg = i.rings.cfg
+	r, found, err := Adopt(context.Background(), i.cfg)
+	require.NoError(t, err)
+	assert.Equal(t, Adoption{ClocksPerUS: 750, Handshake: 3, Watermark: wire.Watermark}, found)
+	require.NoError(t, r.SetClocks(found.ClocksPerUS))
+	_, found, err = Adopt(context.Background(), i.cfg)
+	require.NoError(t, err)
+	assert.Equal(t, Adoption{ClocksPerUS: 750, Watermark: wire.Watermark}, found)
+}
+
 // A8: each source that is wrong by one is refused by its name, and nothing is written.
 func TestAdoptRefusesWhatDoesNotAgree(t *testing.T) {
 	i := newIdle(t)

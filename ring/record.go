@@ -40,6 +40,7 @@ const (
 	recOQEntries  = 34 // u16
 	recBufSize    = 36 // u16
 	recBufStride  = 38 // u16
+	recHandshake  = 40 // u8, see Rings.NoteHandshake
 
 	recCRC = 60 // u32, CRC-32C of the bytes before it
 	// RecordSize is the size of one copy.
@@ -80,7 +81,8 @@ type Record struct {
 // Header is what all rings have in common, and what a later process must agree with.
 type Header struct {
 	Watermark uint32
-	Clocks    uint32 // coprocessor clocks per microsecond; 0: the handshake was not done
+	Clocks    uint32 // coprocessor clocks per microsecond; 0: the handshake has not told them
+	Handshake uint8  // see Rings.NoteHandshake
 	Regions   uint32 // see regionSum
 	Geometry  Geometry
 }
@@ -175,6 +177,7 @@ func (h *Header) put(b []byte, seq uint64) {
 	le.PutUint16(b[recOQEntries:], g.OQEntries)
 	le.PutUint16(b[recBufSize:], g.BufSize)
 	le.PutUint16(b[recBufStride:], g.BufStride)
+	b[recHandshake] = h.Handshake
 	seal(b, KindHeader, 0, seq)
 }
 
@@ -187,7 +190,7 @@ func (h *Header) decode(b []byte) error {
 	}
 	le := binary.LittleEndian
 	*h = Header{
-		Watermark: le.Uint32(b[recWatermark:]), Clocks: le.Uint32(b[recClocks:]), Regions: le.Uint32(b[recRegions:]),
+		Watermark: le.Uint32(b[recWatermark:]), Clocks: le.Uint32(b[recClocks:]), Handshake: b[recHandshake], Regions: le.Uint32(b[recRegions:]),
 		Geometry: Geometry{
 			IQSlots: le.Uint16(b[recIQSlots:]), SlotStride: le.Uint16(b[recSlotStride:]), OQs: le.Uint16(b[recOQs:]),
 			OQEntries: le.Uint16(b[recOQEntries:]), BufSize: le.Uint16(b[recBufSize:]), BufStride: le.Uint16(b[recBufStride:]),

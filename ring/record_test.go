@@ -52,7 +52,7 @@ func TestRecordComesBackAsWritten(t *testing.T) {
 		require.NoError(t, got.Decode(b))
 		assert.Equal(t, want, got)
 	}
-	want := Header{Watermark: 0x400, Clocks: 800, Regions: 1, Geometry: geometry()}
+	want := Header{Watermark: 0x400, Clocks: 800, Handshake: 2, Regions: 1, Geometry: geometry()}
 	b := make([]byte, RecordSize)
 	want.put(b, 7)
 	var got Header

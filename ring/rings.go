@@ -298,7 +298,7 @@ func (r *Rings) Program(ctx context.Context) error {
 			return err
 		}
 	}
-	r.writeHeader(0)
+	r.writeHeader(0, 0)
 	if err := r.enableIn(ctx); err != nil {
 		return err
 	}
@@ -473,17 +473,24 @@ func (r *Rings) SetClocks(clocksPerUS uint64) error {
 		return fmt.Errorf("ring: %d clocks per microsecond give a time level of %d ticks", clocksPerUS, ticks)
 	}
 	v := csr.OutIntLevelTicks.Put(csr.OutIntLevelPkts.Put(0, uint64(r.cfg.PacketLevel)), ticks)
-	r.writeHeader(uint32(clocksPerUS)) // the handshake says it in 16 bits
 	for q := range wire.OQs {
 		r.store(csr.OutIntLevels, q, v)
 	}
+	r.writeHeader(uint32(clocksPerUS), 0) // the handshake says it in 16 bits
 	return nil
 }
 
+// NoteHandshake writes down, for a process that takes the rings over, how far the
+// handshake has come: a step of whoever makes it, not 0, and the clocks once they are
+// known. SetClocks ends it.
+func (r *Rings) NoteHandshake(step uint8, clocksPerUS uint64) {
+	r.writeHeader(uint32(clocksPerUS), step)
+}
+
 // writeHeader writes down what a later process must agree with.
-func (r *Rings) writeHeader(clocks uint32) {
+func (r *Rings) writeHeader(clocks uint32, handshake uint8) {
 	r.header.seq++
-	h := Header{Watermark: uint32(r.cfg.Watermark), Clocks: clocks, Regions: r.regionSum(), Geometry: geometry()}
+	h := Header{Watermark: uint32(r.cfg.Watermark), Clocks: clocks, Handshake: handshake, Regions: r.regionSum(), Geometry: geometry()}
 	h.put(r.header.next(), r.header.seq)
 }
 

@@ -9,6 +9,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/dma"
 	"oxpd/internal/port"
+	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/ring"
 )
@@ -17,6 +18,20 @@ import (
 type adoption struct {
 	rings *ring.Rings
 	found ring.Adoption
+}
+
+// ready tells whether the rings were all that they can be: the handshake is over, and
+// their levels are set.
+func (a *adoption) ready() bool {
+	return a != nil && a.found.ClocksPerUS != 0 && a.found.Handshake == 0
+}
+
+// progress is how far the process before had come with the handshake.
+func (a *adoption) progress() octep.Progress {
+	if a == nil {
+		return octep.Progress{}
+	}
+	return octep.Progress{State: octep.HandshakeState(a.found.Handshake), ClocksPerUS: a.found.ClocksPerUS}
 }
 
 // errMasterOff says that live rings cannot be gone on with: what the card was to write
@@ -132,5 +147,5 @@ func Final(err error) bool {
 		rings  *ring.AdoptError
 		record *RecordError
 	)
-	return errors.As(err, &rings) || errors.As(err, &record) || errors.Is(err, errMasterOff) || known(err)
+	return errors.As(err, &rings) || errors.As(err, &record) || errors.Is(err, errMasterOff) || errors.Is(err, octep.ErrHandshakeStuck) || known(err)
 }

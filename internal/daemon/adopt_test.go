@@ -108,6 +108,7 @@ func TestFinal(t *testing.T) {
 		&octep.EarlierRunError{}:     true,
 		octep.ErrHandshakeInFlight:   true,
 		octep.ErrHandshakeForeign:    true,
+		octep.ErrHandshakeStuck:      true,
 		errMasterOff:                 true,
 		octep.ErrTimeout:             false,
 		&RunningError{}:              false,

@@ -285,15 +285,17 @@ func (d *Daemon) waitReady(ctx context.Context) (string, error) {
 // about rings of somebody else, who came between the look before bus mastering
 // and this offer: the coprocessor may hold those addresses and never these
 // (design.md, rules 6 and 8). Once the coprocessor has answered, Run finishes
-// whatever happens to ctx.
+// whatever happens to ctx. Each step is written down with the rings: one in which this
+// process is killed is ended by the next.
 func (d *Daemon) handshake(ctx context.Context) (string, error) {
-	if d.taken != nil && d.taken.found.ClocksPerUS != 0 {
+	if d.taken.ready() {
 		d.mu.Lock()
 		d.clocks = d.taken.found.ClocksPerUS
 		d.mu.Unlock()
 		return fmt.Sprintf("%d MHz, by the process before", d.clocks), nil
 	}
 	h := d.ep.NewHandshake(nil)
+	h.Resume(d.taken.progress(), func(p octep.Progress) { d.rings.NoteHandshake(uint8(p.State), p.ClocksPerUS) })
 	detail := ""
 	err := d.again(ctx, stageHandshake, retryPause, anyOf(octep.ErrHandshakeSilent), func() error {
 		clocks, err := h.Run(ctx)
@@ -310,7 +312,7 @@ func (d *Daemon) handshake(ctx context.Context) (string, error) {
 }
 
 func (d *Daemon) levels(context.Context) (string, error) {
-	if d.taken != nil && d.taken.found.ClocksPerUS != 0 {
+	if d.taken.ready() {
 		return "as they were", nil
 	}
 	return "", d.rings.SetClocks(d.clocks)

@@ -51,6 +51,14 @@ func killPorts() []board.Port { return []board.Port{board.ByIndex(8), board.ByIn
 
 func newService(t *testing.T) *service {
 	t.Helper()
+	s := prepareService(t)
+	s.serveCard()
+	return s
+}
+
+// prepareService is newService without a card.
+func prepareService(t *testing.T) *service {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces and TAP interfaces")
 	}
@@ -66,7 +74,6 @@ func newService(t *testing.T) *service {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.manager.Close()) })
 	s.client = client.New(filepath.Join(dir, "oxpd.sock"))
-	s.serveCard()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the card's log:\n%s\noxpd's log:\n%s", s.cardLog, s.log)

@@ -1,0 +1,77 @@
+package loadtest
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"oxpd/hwsim"
+	"oxpd/hwsim/vfiouser"
+	"oxpd/internal/sys"
+	"oxpd/octep"
+	"oxpd/octep/csr"
+)
+
+// showCard shows a card of this process at the service's socket.
+func (s *service) showCard(timeline hwsim.Timeline) *hwsim.Card {
+	s.t.Helper()
+	mem, err := vfiouser.NewMemory()
+	require.NoError(s.t, err)
+	card := hwsim.New(hwsim.Options{Timeline: timeline, HostVectors: true, Windows: mem.Windows()})
+	ln, err := sys.ListenUnix("unix", s.card)
+	require.NoError(s.t, err)
+	srv := vfiouser.New(ln, card, mem, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve() }()
+	card.Start()
+	s.t.Cleanup(func() {
+		assert.NoError(s.t, srv.Close())
+		assert.NoError(s.t, <-served)
+		card.Close()
+		assert.NoError(s.t, mem.Close())
+	})
+	return card
+}
+
+// The daemon is killed in the middle of the handshake, where a core of the coprocessor
+// waits for it. The next one ends it, and everything comes up.
+func TestKilledInTheHandshake(t *testing.T) {
+	tl := hwsim.Compressed()
+	tl.Poll, tl.Spin = 500*time.Millisecond, 500*time.Millisecond
+	for _, tc := range []struct {
+		name   string
+		stores int    // of the first process to the register
+		until  uint64 // what the register shows when the next one comes; 0: at once
+	}{
+		{"offered, and asked when it is dead", 1, csr.GetHostInfo},
+		{"answered, and there is a reply when it is dead", 2, csr.HostInfoReceived<<csr.HostInfoShift | csr.ClocksPerUS},
+		{"completed", 3, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := prepareService(t)
+			card := s.showCard(tl)
+			s.start()
+			s.wait("the handshake", func() bool { return len(card.HandshakeWrites()) >= tc.stores })
+			require.Error(t, s.end(unix.SIGKILL))
+			// On a busy machine it may have come further, which is as well.
+			if tc.until != 0 && len(card.HandshakeWrites()) == tc.stores {
+				s.wait("the target", func() bool { return card.Load(0, uint64(csr.SLIScratch), 8) == tc.until })
+			}
+			s.start()
+			s.awaitRunning()
+			answers := 0
+			for _, w := range card.HandshakeWrites() {
+				if w.Value == octep.InfoWord() {
+					answers++
+				}
+			}
+			assert.Equal(t, 1, answers)
+			assert.Empty(t, card.Reports())
+		})
+	}
+}

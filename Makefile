@@ -31,9 +31,9 @@ test: ## go vet and all tests
 	$(GO) vet ./...
 	$(GO) test -timeout $(TIMEOUT) ./...
 
-guest: ## the card as a PCI device in a QEMU guest, verbosely (fetched once, 100 MB; OXPD_NO_GUEST=1 leaves it out)
+guest: ## the card as a PCI device in a QEMU guest, verbosely (fetched once, 115 MB; OXPD_NO_GUEST=1 leaves it out)
 	@tools/need xz:xz-utils
-	$(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^TestGuest$$' ./internal/guest
+	$(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^Test(Guest|Unit)$$' ./internal/guest
 
 soak: ## MTU changes under TCP and UDP on every port for SOAKTIME (1m), root
 	@tools/need ip:iproute2

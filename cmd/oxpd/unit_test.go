@@ -13,22 +13,28 @@ import (
 	"oxpd/internal/board"
 )
 
-// unit reads the shipped unit's assignments, the last of each name.
-func unit(t *testing.T) map[string]string {
+// unit reads the shipped unit's assignments, the last of each name, and all command
+// lines of oxpd.
+func unit(t *testing.T) (out map[string]string, commands [][]string) {
 	t.Helper()
 	b, err := os.ReadFile("../../packaging/oxpd.service")
 	require.NoError(t, err)
-	out := map[string]string{}
+	out = map[string]string{}
 	for _, line := range strings.Split(string(b), "\n") {
-		if key, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
-			out[key] = value
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || strings.HasPrefix(line, "#") {
+			continue
+		}
+		out[key] = value
+		if args, ok := strings.CutPrefix(value, "/usr/sbin/oxpd "); ok && strings.HasPrefix(key, "Exec") {
+			commands = append(commands, strings.Fields(args))
 		}
 	}
-	return out
+	return out, commands
 }
 
 func TestUnit(t *testing.T) {
-	u := unit(t)
+	u, commands := unit(t)
 	number := func(key string) int {
 		n, err := strconv.Atoi(u[key])
 		require.NoError(t, err, key)
@@ -42,10 +48,12 @@ func TestUnit(t *testing.T) {
 	assert.Equal(t, "on-failure", u["Restart"])
 	assert.Greater(t, time.Duration(number("WatchdogSec"))*time.Second, 5*time.Second, "a busy machine")
 
-	exec := strings.Fields(u["ExecStart"])
-	require.Equal(t, "/usr/sbin/oxpd", exec[0])
-	cmd, rest, err := (&app{}).root().Find(exec[1:])
-	require.NoError(t, err)
-	assert.Equal(t, "run", cmd.Name())
-	assert.NoError(t, cmd.ParseFlags(rest))
+	require.Len(t, commands, 2)
+	for i, want := range []string{"run", "check"} {
+		cmd, rest, err := (&app{}).root().Find(commands[i])
+		require.NoError(t, err)
+		assert.Equal(t, want, cmd.Name())
+		assert.NoError(t, cmd.ParseFlags(rest))
+		assert.NoError(t, cmd.ValidateArgs(cmd.Flags().Args()))
+	}
 }

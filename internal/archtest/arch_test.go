@@ -92,7 +92,7 @@ var rules = map[string][]string{
 	"internal/rootless": {sysUnix},
 	"internal/loadtest": {},
 
-	"internal/guest": {sysUnix}, "internal/guest/init": {sysUnix}, "internal/guest/inside": {},
+	"internal/guest": {sysUnix}, "internal/guest/init": {sysUnix}, "internal/guest/inside": {}, "internal/guest/systemd": {},
 
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",

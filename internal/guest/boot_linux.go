@@ -17,6 +17,7 @@ import (
 // Options are a guest.
 type Options struct {
 	Socket   string            // of the PCI device
+	Systemd  bool              // is the first process; the commands are run by a service of its own
 	IOMMU    bool              // an emulated Intel IOMMU between the device and memory
 	Files    map[string][]byte // in the guest's file system, by path without a leading slash
 	Modules  map[string]string // parameters of kernel modules, by name
@@ -87,6 +88,9 @@ func (o *Options) arguments(p *Parts, initrd, console, results string) []string 
 		kernel += " intel_iommu=on"
 		iommu = []string{"-device", "intel-iommu,intremap=on,caching-mode=on"} // before the device behind it
 	}
+	if o.Systemd {
+		kernel += " " + systemdArguments()
+	}
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-machine", machine, "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(memoryMiB),
@@ -124,7 +128,11 @@ func (o *Options) pack(p *Parts, path string, init []byte) error {
 		return fmt.Errorf("guest: %w", err)
 	}
 	w := bufio.NewWriter(f)
-	return errors.Join(writeInitrd(w, files), w.Flush(), f.Close())
+	if o.Systemd {
+		files[commandsUnit] = []byte(commandsService)
+		err = p.appendSystemd(w) // the kernel unpacks one after the other
+	}
+	return errors.Join(err, writeInitrd(w, files), w.Flush(), f.Close())
 }
 
 // parse reads what the init wrote; ended tells that it came to its end.

@@ -11,6 +11,8 @@ import (
 const (
 	cpioDir  = 0o040755
 	cpioFile = 0o100755
+	cpioLink = 0o120777
+	cpioPerm = 0o777
 )
 
 // writeInitrd writes files by their path as an archive that the kernel unpacks as

@@ -16,7 +16,7 @@ import (
 )
 
 // recipe names what is in the cache; it changes with what fetch makes.
-const recipe = "1"
+const recipe = "2"
 
 // keyring verifies the packages.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -29,10 +29,10 @@ const device = "vfio-user-pci"
 
 // Modules are the guest kernel's, in the order in which they are loaded.
 func Modules() []string {
-	return []string{"irqbypass", "vfio", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci", "tun"}
+	return []string{"irqbypass", "vfio", "vfio_iommu_type1", "vfio-pci-core", "vfio-pci", "tun", "llc", "stp", "bridge"}
 }
 
-// Parts are a QEMU and a guest kernel.
+// Parts are a QEMU, a guest kernel, and a systemd.
 type Parts struct {
 	dir string
 }
@@ -74,7 +74,7 @@ func Fetch(ctx context.Context) (*Parts, error) {
 		return p, nil
 	}
 	if err := fetch(ctx, base, p.dir); err != nil {
-		return nil, fmt.Errorf("guest: fetch QEMU and a kernel: %w", err)
+		return nil, fmt.Errorf("guest: fetch QEMU, a kernel and systemd: %w", err)
 	}
 	return p, nil
 }
@@ -131,14 +131,8 @@ func fetchFrom(ctx context.Context, work string, suites []string) error {
 	if _, err := run("apt-get", "install", "--download-only", "-y", "-qq", "-t", suites[len(suites)-1], "qemu-system-x86"); err != nil {
 		return err
 	}
-	debs, err := filepath.Glob(filepath.Join(work, "apt/cache/archives/*.deb"))
-	if err != nil {
+	if err := unpack(run, work, root); err != nil {
 		return err
-	}
-	for _, d := range debs {
-		if _, err := run("dpkg-deb", "-x", d, root); err != nil {
-			return err
-		}
 	}
 	help, err := command(ctx, work, nil, parts.qemu("-device", "help")...)
 	if err != nil {
@@ -147,7 +141,27 @@ func fetchFrom(ctx context.Context, work string, suites []string) error {
 	if !strings.Contains(help, `"`+device+`"`) {
 		return fmt.Errorf("its QEMU has no %s", device)
 	}
-	return fetchKernel(run, work, suites[0], parts)
+	if err := fetchKernel(run, work, suites[0], parts); err != nil {
+		return err
+	}
+	return fetchSystemd(run, work, suites[0], parts)
+}
+
+// unpack unpacks what apt has downloaded, and removes the packages.
+func unpack(run func(args ...string) (string, error), work, root string) error {
+	debs, err := filepath.Glob(filepath.Join(work, "apt/cache/archives/*.deb"))
+	if err != nil {
+		return err
+	}
+	for _, d := range debs {
+		if _, err := run("dpkg-deb", "-x", d, root); err != nil {
+			return err
+		}
+		if err := os.Remove(d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fetchKernel gets the kernel and its modules, of which few are kept.

@@ -2,6 +2,9 @@
 // loads kernel modules, runs the commands in /commands one after the other, and ends
 // the guest. What it has to say goes to the second serial port, line by line, as
 // internal/guest reads it.
+//
+// Where there is a systemd, it loads the modules and hands over; a service of systemd's
+// is this program again, and runs the commands.
 package main
 
 import (
@@ -15,7 +18,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// systemd is where Debian has it.
+const systemd = "/usr/lib/systemd/systemd"
+
+// path is where programs are.
+const path = "/:/usr/sbin:/usr/bin"
+
 func main() {
+	first := os.Getpid() == 1 // not under systemd, which has started this one
+	if _, err := os.Stat(systemd); err == nil && first {
+		loadAll(os.Stderr)
+		err := unix.Exec(systemd, []string{systemd}, []string{"PATH=" + path})
+		fmt.Fprintf(os.Stderr, "init: run %s: %v\n", systemd, err)
+		end()
+	}
+	if first {
+		mountAll()
+	}
+	port, err := serial("/dev/ttyS1")
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "init: %v\n", err)
+		end()
+	}
+	if first {
+		loadAll(port)
+	}
+	for _, c := range lines("/commands") {
+		run(port, c)
+	}
+	fmt.Fprintln(port, "=== end")
+	_ = unix.IoctlSetInt(int(port.Fd()), unix.TCSBRK, 1) // until it is written; an error loses the last line, and that is seen
+	end()
+}
+
+// mountAll mounts what programs expect.
+func mountAll() {
 	for _, m := range []struct{ kind, at string }{
 		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"hugetlbfs", "/dev/hugepages"},
 	} {
@@ -24,23 +61,16 @@ func main() {
 			fmt.Fprintf(os.Stderr, "init: mount %s at %s: %v\n", m.kind, m.at, err)
 		}
 	}
-	port, err := serial("/dev/ttyS1")
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "init: %v\n", err)
-		end()
-	}
+}
+
+// loadAll loads the kernel modules, and tells of those that do not load.
+func loadAll(tell io.Writer) {
 	for _, line := range lines("/modules/order") {
 		path, parameters, _ := strings.Cut(line, " ")
 		if err := load(path, parameters); err != nil {
-			fmt.Fprintf(port, "init: load %s: %v\n", path, err)
+			fmt.Fprintf(tell, "init: load %s: %v\n", path, err)
 		}
 	}
-	for _, c := range lines("/commands") {
-		run(port, c)
-	}
-	fmt.Fprintln(port, "=== end")
-	_ = unix.IoctlSetInt(int(port.Fd()), unix.TCSBRK, 1) // until it is written; an error loses the last line, and that is seen
-	end()
 }
 
 // end restarts the machine, which ends QEMU.
@@ -90,7 +120,7 @@ func run(port io.Writer, line string) {
 	args := strings.Fields(line)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = port, port
-	cmd.Env = []string{"PATH=/", "HOME=/tmp", "TMPDIR=/tmp", "OXPD_IN_GUEST=1"}
+	cmd.Env = []string{"PATH=" + path, "HOME=/tmp", "TMPDIR=/tmp", "OXPD_IN_GUEST=1"}
 	err := cmd.Run()
 	status := -1
 	if cmd.ProcessState != nil {

@@ -421,7 +421,7 @@ func (d *Daemon) openAgent(ctx context.Context) (string, error) {
 		return "", err
 	}
 	a := nwa.New(f, f, d.clock, d.log)
-	passes := anyOf(nwa.ErrNotReady, nwa.ErrTimeout, nwa.ErrUnanswered, nwa.ErrRefused, nwa.ErrMalformed)
+	passes := anyOf(nwa.ErrNotReady, nwa.ErrRestarted, nwa.ErrTimeout, nwa.ErrUnanswered, nwa.ErrRefused, nwa.ErrMalformed)
 	var ports []msg.NWAPort
 	d.track.await(stageNetAgent, "NetAgent to answer")
 	err = d.again(ctx, stageNetAgent, agentPause, passes, func() (err error) {

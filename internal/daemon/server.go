@@ -297,7 +297,7 @@ func describe(err error) *client.Error {
 		e.Code = client.CodeGone
 	case errors.Is(err, lif.ErrBadMAC):
 		e.Code = client.CodeUsage
-	case errors.Is(err, rpc.ErrTimeout), errors.Is(err, rpc.ErrStalled), errors.Is(err, nwa.ErrTimeout), errors.Is(err, nwa.ErrUnanswered),
+	case errors.Is(err, rpc.ErrTimeout), errors.Is(err, rpc.ErrStalled), errors.Is(err, nwa.ErrTimeout), errors.Is(err, nwa.ErrUnanswered), errors.Is(err, nwa.ErrRestarted),
 		errors.Is(err, context.DeadlineExceeded):
 		e.Code = client.CodeTimeout
 	case errors.Is(err, rpc.ErrNotConfigured):

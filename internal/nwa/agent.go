@@ -174,7 +174,7 @@ func (a *Agent) locked(ctx context.Context, req msg.NWARequestMsg, reply []byte)
 	if err := a.bell.Ring(doorbell); err != nil {
 		return 0, fmt.Errorf("ring doorbell %d: %w", doorbell, err)
 	}
-	if err := a.wait(ctx, msg.StatusReply, replyLimit); err != nil {
+	if err := a.awaitReply(ctx); err != nil {
 		return 0, err
 	}
 	a.doubt = false
@@ -228,6 +228,11 @@ func (a *Agent) idle(ctx context.Context) error {
 		return err
 	}
 	if a.doubt {
+		if err := a.pending(); err != nil && !errors.Is(err, ErrRestarted) {
+			return err
+		}
+	}
+	if a.doubt {
 		if age := a.clock.Now() - a.doubtAt; age < doubtLimit {
 			return fmt.Errorf("%w: since %v, given up after %v", ErrUnanswered, age, doubtLimit)
 		}
@@ -236,9 +241,23 @@ func (a *Agent) idle(ctx context.Context) error {
 	return a.wait(ctx, msg.StatusIdle, idleLimit)
 }
 
+// pending looks whether the request of before is still in the mailbox. TURN is the
+// host's alone: when it does not ask any more, the mailbox was made anew, and a NetAgent
+// that has just started knows no request.
+func (a *Agent) pending() error {
+	switch turn := a.load(msg.NWATurn); turn {
+	case msg.TurnRequest:
+		return nil
+	case allOnes:
+		return mmio.ErrGone
+	}
+	a.doubt = false
+	a.log.Info("nwa request is lost: NetAgent has started anew")
+	return ErrRestarted
+}
+
 // meet looks, before the first transaction, for the request of a process that was
-// killed: TURN still asks and STATUS, read before it, did not answer. This is the
-// only time that TURN is read.
+// killed: TURN still asks and STATUS, read before it, did not answer.
 func (a *Agent) meet(status uint32) error {
 	if a.met {
 		return nil
@@ -278,8 +297,19 @@ func (a *Agent) acknowledge(ctx context.Context) error {
 	return a.wait(ctx, msg.StatusIdle, settleLimit)
 }
 
-// wait polls STATUS every millisecond, with one look after the deadline.
+// awaitReply waits for the reply to the request that was written.
+func (a *Agent) awaitReply(ctx context.Context) error {
+	return a.poll(ctx, msg.StatusReply, replyLimit, a.pending)
+}
+
+// wait waits for a value of STATUS.
 func (a *Agent) wait(ctx context.Context, want uint32, limit time.Duration) error {
+	return a.poll(ctx, want, limit, func() error { return nil })
+}
+
+// poll reads STATUS every millisecond, with one look after the deadline, and asks each
+// time whether it is worth while.
+func (a *Agent) poll(ctx context.Context, want uint32, limit time.Duration, worth func() error) error {
 	start := a.clock.Now()
 	for {
 		waited := a.clock.Now() - start
@@ -291,6 +321,9 @@ func (a *Agent) wait(ctx context.Context, want uint32, limit time.Duration) erro
 		case waited >= limit:
 			a.timeouts.Add(1)
 			return fmt.Errorf("%w: STATUS is %d after %v, want %d", ErrTimeout, got, waited, want)
+		}
+		if err := worth(); err != nil {
+			return err
 		}
 		if err := a.clock.Sleep(ctx, min(replyPoll, limit-waited)); err != nil {
 			return err

@@ -331,6 +331,48 @@ func TestLateReplyIsNotTheNextRequestsAnswer(t *testing.T) {
 	})
 }
 
+// NetAgent starts anew under a request: nothing answers that any more, and the next one
+// waits for the mailbox alone.
+func TestNetAgentRestartsUnderARequest(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		at    time.Duration // after the request
+		blank time.Duration // until the mailbox is there again
+	}{
+		{"and is there again before anybody looks", 5 * time.Millisecond, 0},
+		{"and is there again after a while", 5 * time.Millisecond, 700 * time.Millisecond},
+		{"and takes its ten seconds", 0, 10 * time.Second},
+		{"after the request was given up", replyLimit + time.Second, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := newTarget(t)
+			g.answer, g.silent = macs, true
+			a := g.agent()
+			g.clock.after(tc.at, func() { g.restart(tc.blank) })
+			_, err := a.MAC(bg, 0x8200)
+			if tc.at > replyLimit {
+				require.ErrorIs(t, err, ErrTimeout)
+				require.NoError(t, g.clock.Sleep(bg, 2*time.Second))
+			} else {
+				require.ErrorIs(t, err, ErrRestarted)
+				require.LessOrEqual(t, g.clock.Now(), tc.at+2*replyPoll)
+			}
+			g.silent = false
+			for ; tc.blank > 0; tc.blank = 0 {
+				_, err = a.MAC(bg, 0x8300)
+				require.ErrorIs(t, err, ErrNotReady)
+				require.NoError(t, g.clock.Sleep(bg, tc.blank))
+			}
+			from := g.clock.Now()
+			got, err := a.MAC(bg, 0x8300)
+			require.NoError(t, err)
+			require.Equal(t, mac(0x83), got)
+			require.LessOrEqual(t, g.clock.Now()-from, 20*time.Millisecond)
+			require.Zero(t, a.Stats().Stranded)
+		})
+	}
+}
+
 // A process was killed after TURN = 1 and before the reply.
 func TestRequestOfAnotherProcessIsInDoubt(t *testing.T) {
 	for _, tc := range []struct {

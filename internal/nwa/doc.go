@@ -21,14 +21,17 @@
 //
 // A reply does not say what it answers. So after a request that got none, later
 // requests are refused with ErrUnanswered until the late reply has come and was
-// thrown away, or until 30 s are over, the longest that the vendor waits. The
+// thrown away, or until 30 s are over, the longest that the vendor waits. A NetAgent
+// that starts anew makes the mailbox anew: TURN, which it never writes otherwise, does
+// not ask any more, the request is gone, and nobody waits for its reply
+// (ErrRestarted). The
 // request may also be that of a process that was killed: an agent that finds TURN
 // asking at its first transaction treats it as its own.
 //
 // # What it leaves out
 //
-//   - STATUS is the target's and never written; TURN is the host's, read once
-//     and never waited on.
+//   - STATUS is the target's and never written; TURN is the host's, read while a
+//     request is under way and never waited on.
 //   - Attribute 0x0b (FEC) kills NetAgent until the coprocessor restarts. It is
 //     refused by number, to set and to get, as is every operation but 0x01, 0x03,
 //     0x04 and 0x45. Attributes are never swept.

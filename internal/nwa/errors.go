@@ -20,6 +20,9 @@ var (
 	// ErrUnanswered says that an earlier request has no answer yet, so that the next
 	// reply could be the answer to that one.
 	ErrUnanswered = errors.New("an earlier request is still unanswered")
+	// ErrRestarted says that NetAgent has started anew under a request: that is gone, and
+	// nothing answers it. Whether it was done before is not known.
+	ErrRestarted = errors.New("NetAgent has started anew, and the request is lost")
 	// ErrRefused says that NetAgent answered with a status other than 0.
 	ErrRefused = errors.New("refused")
 	// ErrMalformed says that a reply contradicts itself or the question.

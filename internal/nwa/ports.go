@@ -18,7 +18,7 @@ const (
 )
 
 // WaitReady waits until the mailbox is published and NetAgent answers for a port,
-// 40 s at most. Only ErrNotReady, ErrTimeout, ErrUnanswered and ErrRefused are
+// 40 s at most. Only ErrNotReady, ErrRestarted, ErrTimeout, ErrUnanswered and ErrRefused are
 // worth another call.
 func (a *Agent) WaitReady(ctx context.Context) error {
 	probe := board.ByIndex(9).Tag // PortF2, the reference's choice
@@ -42,7 +42,7 @@ func (a *Agent) WaitReady(ctx context.Context) error {
 
 // passes tells whether an error of a starting NetAgent may go away by itself.
 func passes(err error) bool {
-	for _, e := range []error{ErrNotReady, ErrTimeout, ErrUnanswered, ErrRefused} {
+	for _, e := range []error{ErrNotReady, ErrRestarted, ErrTimeout, ErrUnanswered, ErrRefused} {
 		if errors.Is(err, e) {
 			return true
 		}

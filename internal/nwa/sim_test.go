@@ -167,6 +167,51 @@ func TestSimSilenceEnds(t *testing.T) {
 	require.Empty(t, card.Reports())
 }
 
+// onSleep is a clock that does something when somebody first waits on it.
+type onSleep struct {
+	nwa.Clock
+	do *func()
+}
+
+func (c onSleep) Sleep(ctx context.Context, d time.Duration) error {
+	if do := *c.do; do != nil {
+		*c.do = nil
+		do()
+	}
+	return c.Clock.Sleep(ctx, d)
+}
+
+// NetAgent starts anew while it has a request: the next is answered as soon as it serves
+// again.
+func TestSimRestartUnderARequest(t *testing.T) {
+	card, fac, a := newSim(t)
+	require.NoError(t, a.WaitReady(bg))
+	for _, tc := range []struct {
+		name  string
+		delay time.Duration // of the answer
+	}{{"before it looks", 0}, {"when it has taken it", 2 * time.Second}} {
+		t.Run(tc.name, func(t *testing.T) {
+			card.Faults(func(f *hwsim.Faults) { f.AgentDelay = tc.delay })
+			restart := func() {
+				if tc.delay > 0 {
+					sleep(t, card, time.Second)
+				}
+				card.RestartAgent()
+			}
+			a := nwa.New(fac, fac, onSleep{card.Clock(), &restart}, discard)
+			_, err := a.LinkUp(bg, 1)
+			require.ErrorIs(t, err, nwa.ErrRestarted)
+			card.Faults(func(f *hwsim.Faults) { f.AgentDelay = 0 })
+			from := card.Clock().Now()
+			require.NoError(t, a.WaitReady(bg))
+			require.InDelta(t, 5, (card.Clock().Now() - from).Seconds(), 0.6, "the mailbox is blank for five seconds")
+			_, err = a.LinkUp(bg, 1)
+			require.NoError(t, err)
+			require.Empty(t, card.Reports())
+		})
+	}
+}
+
 // ask is a process that sends a request and dies.
 func ask(t *testing.T, fac *octep.Facility, r msg.NWARequestMsg) {
 	t.Helper()

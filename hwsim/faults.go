@@ -46,6 +46,7 @@ type Faults struct {
 
 	TargetFaults
 	SwitchFaults
+	ConsoleFaults
 }
 
 // Faults calls fn with the card's faults under the lock. fn must not call the

@@ -35,6 +35,8 @@ func (a *app) serveCommand() *cobra.Command {
 			"--wire says what hangs at a front port, and may be given once for each: tap:NAME[@NETNS] (root), pcap:IN[,OUT][@OPTIONS],\n" +
 			"loop:PORT, or unix:PATH, a SOCK_SEQPACKET socket on which a message is a frame. The link of a unix wire is up while somebody\n" +
 			"is connected to it, that of a port without a wire is down.\n\n" +
+			"--console makes a symbolic link to the terminal of the coprocessor's serial console, with a boot loader, a login (root, no password) and\n" +
+			"a shell, which is busybox. Options behind an @: baud (115,200, as the real line), no-echo, password, mdio-zero.\n\n" +
 			"--fault has the card misbehave from the start, by the name of a field of docs/simulator/faults.md: Gone, LateTail=0,3 (rings),\n" +
 			"LateBy=1ms, SkipEntries=0:5 (ring 0, five of them).\n\n" +
 			"--function vf shows one virtual function (177d:a303) instead, for a driver of those, which oxpd is not: one ring, and what is\n" +
@@ -90,6 +92,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringVar(&path, "vfio-user", "", "socket that the card is shown on")
 	f.StringVar(&function, "function", function, "what is shown: pf (the card) or vf (a virtual function with a loopback behind it)")
 	f.StringArrayVar(&wires, "wire", nil, "what hangs at a front port: PORT=WIRE")
+	f.StringVar(&sim.Console, "console", "", "give the coprocessor a serial console: LINK[@OPTIONS], a symbolic link that is made to its terminal")
 	f.StringArrayVar(&faults, "fault", nil, "how the card misbehaves: NAME or NAME=ARGUMENT")
 	f.Uint64Var(&sim.Seed, "seed", sim.Seed, "seed of what the model draws at random")
 	f.StringVar(&sim.Timeline, "timeline", sim.Timeline, "boot of the card: compressed (well under a second) or real (minutes)")
@@ -115,7 +118,7 @@ func parseFunction(s string) (hwsim.Function, error) {
 
 // onlyPF refuses flags that say something about what a virtual function does not have.
 func onlyPF(cmd *cobra.Command) error {
-	for _, f := range []struct{ name, why string }{{"wire", "no front port is"}, {"timeline", "nothing boots"}} {
+	for _, f := range []struct{ name, why string }{{"wire", "no front port is"}, {"timeline", "nothing boots"}, {"console", "nothing boots"}} {
 		if cmd.Flags().Changed(f.name) {
 			return fmt.Errorf("--%s with --function %s: %s behind a virtual function; leave one of them out", f.name, functionVF, f.why)
 		}
@@ -137,6 +140,11 @@ func (a *app) serve(ctx context.Context, path string, shown hwsim.Function, sim 
 		return err
 	}
 	defer func() { err = errors.Join(err, card.Close()) }()
+	if sim.Console != "" {
+		if err := card.OpenConsole(sim.Console); err != nil {
+			return err
+		}
+	}
 	card.Card.Faults(func(f *hwsim.Faults) { *f = faults })
 	for _, p := range unwired(sim.Wires) {
 		card.Card.Wire(uint16(p.Tag)).SetLink(false)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"oxpd/hwsim/console"
 	"oxpd/internal/board"
 	"oxpd/internal/replay"
 )
@@ -24,8 +25,26 @@ func (a *app) simCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.replayCommand(), a.serveCommand())
+	cmd.AddCommand(a.replayCommand(), a.serveCommand(), a.a64Command())
 	return cmd
+}
+
+// a64Command runs a program of the simulated coprocessor: its shell calls it for what is
+// for aarch64.
+func (a *app) a64Command() *cobra.Command {
+	return &cobra.Command{
+		Use: "a64 FILE [ARGS...]", Short: "run a small static aarch64 program", Hidden: true, DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &usageError{errors.New("sim a64: FILE is missing"), cmd.UseLine()}
+			}
+			status, err := console.Execute(args)
+			if err != nil {
+				fmt.Fprintf(a.err, "oxpd: %s: %v\n", args[0], err)
+			}
+			return exitCode(status)
+		},
+	}
 }
 
 func (a *app) replayCommand() *cobra.Command {

@@ -391,7 +391,7 @@ func faults(root string) (string, error) {
 	d := head("Faults of the simulator")
 	d.text("`Card.Faults` switches these on and off while the card runs. A number in brackets is the row of " +
 		"[datapath.md](../hardware/datapath.md), section 7; F and a number the row of [endpoint.md](../hardware/endpoint.md), section 15.")
-	for _, s := range []struct{ title, name string }{{"Endpoint and rings", "Faults"}, {"Software on the coprocessor", "TargetFaults"}, {"Switch and MDIO bus", "SwitchFaults"}} {
+	for _, s := range []struct{ title, name string }{{"Endpoint and rings", "Faults"}, {"Software on the coprocessor", "TargetFaults"}, {"Serial console", "ConsoleFaults"}, {"Switch and MDIO bus", "SwitchFaults"}} {
 		if err := d.fields(src, s.title, s.name, ""); err != nil {
 			return "", err
 		}

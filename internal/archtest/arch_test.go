@@ -71,13 +71,14 @@ var rules = map[string][]string{
 
 	"hwsim":           append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's
 	"hwsim/a64":       {},
+	"hwsim/console":   append([]string{"hwsim", "hwsim/a64", "internal/sys", sysUnix}, layouts...),
 	"hwsim/vfiouser":  append([]string{"hwsim", sysUnix}, layouts...),
 	"internal/simdev": append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,
 	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
-		"internal/daemon/config", "internal/capture", "internal/sys", sysUnix}, layouts...),
+		"internal/daemon/config", "internal/capture", "internal/sys", "hwsim/console", sysUnix}, layouts...),
 	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",
 		"internal/daemon/config", sysUnix}, below...),
 
@@ -96,7 +97,7 @@ var rules = map[string][]string{
 
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
-		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "octep", "octep/discover", "octep/sysfs",
+		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
 		"octep/vfio", "octep/vfiouser", "internal/sys", cobra, sysUnix}, layouts...),
 	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),
 	"docs":     {},

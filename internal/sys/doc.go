@@ -13,6 +13,9 @@
 //
 // Events is an eventfd that somebody listens to; Ioctl takes the layout of a C structure.
 //
+// Pty is a pseudo terminal from the side that plays the line. The Ptrace functions are
+// requests that x/sys lacks.
+//
 // ListenUnix makes a unix socket where a dead process may have left one.
 //
 // Left out: multi-queue TAPs, vhost, eBPF filters, namespaces other than the

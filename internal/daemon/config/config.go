@@ -107,6 +107,9 @@ type Sim struct {
 	// Wires says what hangs at a front port: tap:NAME[@PATH], pcap:IN[,OUT][@OPTIONS], unix:PATH or loop:PORT; docs/simulator/wires.md
 	// has each of them. A port without an entry has a wire that nothing hangs at; its link is up all the same.
 	Wires map[string]string `yaml:"wires,omitempty"`
+	// Console is the coprocessor's serial console: LINK[@OPTIONS], a symbolic link that is made to its terminal; docs/simulator/console.md
+	// has the options. Without an entry it has no other name than /dev/pts/N, which is logged.
+	Console string `yaml:"console,omitempty"`
 }
 
 // Duration is a time.Duration written as "1s", "250ms".
@@ -258,6 +261,9 @@ func (c Config) checks(name string, at *yaml.Node) (errs []error) {
 	c.checkPorts(bad)
 	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
+	}
+	if _, err := ParseConsole(c.Sim.Console); err != nil {
+		bad([]string{"sim", "console"}, "%v", err)
 	}
 	c.checkWires(bad)
 	return errs

@@ -34,6 +34,7 @@ func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
 	note(&fixed, "dma-bits", c.DMABits, file.DMABits)
 	note(&fixed, "sim.timeline", c.Sim.Timeline, file.Sim.Timeline)
 	note(&fixed, "sim.seed", c.Sim.Seed, file.Sim.Seed)
+	note(&fixed, "sim.console", c.Sim.Console, file.Sim.Console)
 	for _, p := range board.All() {
 		note(&fixed, "sim.wires."+p.Name, c.Sim.wire(p), file.Sim.wire(p))
 	}

@@ -9,6 +9,8 @@
 //	unix:PATH      Wire <-> process that has connected to PATH
 //	loop:PORT      Wire <-> Wire of PORT
 //
+// Its serial console is a pseudo terminal (hwsim/console).
+//
 // A Board is also what `oxpd sim serve` shows to another process.
 package simcard
 
@@ -19,6 +21,7 @@ import (
 	"log/slog"
 
 	"oxpd/hwsim"
+	"oxpd/hwsim/console"
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
@@ -38,6 +41,8 @@ type Board struct {
 	log   *slog.Logger
 	stop  []func() error // takes the wires away
 	pcaps [board.Ports]*pcapWire
+
+	console *console.Console // nil: none
 }
 
 // NewBoard makes a card and hangs the wires at it; Start switches it on. The
@@ -86,6 +91,12 @@ func Open(cfg config.Sim, log *slog.Logger) (*Device, error) {
 	b, err := NewBoard(cfg, log)
 	if err != nil {
 		return nil, err
+	}
+	if err := b.OpenConsole(cfg.Console); err != nil {
+		if cfg.Console != "" {
+			return nil, errors.Join(err, b.Close())
+		}
+		b.log.Warn("the simulated coprocessor has no console", "err", err)
 	}
 	b.Card.Start()
 	return &Device{simdev.New(b.Card), b}, nil

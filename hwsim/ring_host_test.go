@@ -90,7 +90,7 @@ func newRingHost(t testing.TB, rsize int, change ...func(*Options)) *ringHost {
 // the panic shall be seen and not a hang.
 func atEnd(t testing.TB, c *Card, fn func()) {
 	t.Cleanup(func() {
-		for end := time.Now().Add(time.Second); !c.mu.TryLock(); runtime.Gosched() {
+		for end := time.Now().Add(hangGuard); !c.mu.TryLock(); runtime.Gosched() {
 			if time.Now().After(end) {
 				t.Error("the card stays locked")
 				return

@@ -710,7 +710,7 @@ func TestSimFreeRunningTrafficWithTwoWorkers(t *testing.T) {
 			time.Sleep(100 * time.Microsecond) // pacing of the offered load, not a bound
 		}
 	}
-	require.Eventually(t, b.card.Quiesced, 20*time.Second, time.Millisecond)
+	require.Eventually(t, b.card.Quiesced, time.Minute, time.Millisecond)
 	require.Eventually(t, func() bool {
 		st := b.rings.Stats()
 		return st.Done+b.card.Counter(msg.CntTXDropQueueFull) == b.card.Counter(msg.CntTXKN)

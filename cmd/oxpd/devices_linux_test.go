@@ -87,7 +87,7 @@ func (b *bus) oxpd(exe string, args ...string) (code int, out, err string) {
 }
 
 func TestDevicesOfTheMachine(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	b := newBus(t)
 	socket := filepath.Join(t.TempDir(), "s")
 	says := func(name string, want int, text string, args ...string) {

@@ -111,7 +111,7 @@ func TestLogAtTheEnd(t *testing.T) {
 
 // TestLogNobodyReads: the pipe is full and stays open.
 func TestLogNobodyReads(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: makes a network namespace and TAP interfaces")
 	}

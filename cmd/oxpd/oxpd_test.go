@@ -29,13 +29,31 @@ import (
 // hang guards against hanging, by the wall clock.
 const hang = 60 * time.Second
 
-// build makes the program once for all tests and returns its path.
-func build(t *testing.T) string {
-	t.Helper()
-	exe := filepath.Join(t.TempDir(), "oxpd")
-	out, err := exec.Command("go", "build", "-o", exe, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
-	return exe
+// programEnv names the program that TestMain has built.
+const programEnv = "OXPD_TEST_EXE"
+
+func program() string { return os.Getenv(programEnv) }
+
+// TestMain builds the program once for all tests.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "oxpd-test-")
+	exe := filepath.Join(dir, "oxpd")
+	if err == nil {
+		var out []byte
+		if out, err = exec.Command("go", "build", "-o", exe, ".").CombinedOutput(); err != nil {
+			err = fmt.Errorf("build oxpd: %w\n%s", err, out)
+		}
+	}
+	if err == nil {
+		err = os.Setenv(programEnv, exe)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
 }
 
 // result is one finished invocation.
@@ -75,7 +93,7 @@ func apart(t *testing.T, exe string, args ...string) (r result) {
 }
 
 func TestUsage(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	none := filepath.Join(dir, "none.sock")
 	bad := filepath.Join(dir, "bad.yaml")
@@ -214,7 +232,7 @@ func TestNotRoot(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: becomes somebody else")
 	}
-	exe := build(t)
+	exe := program()
 	dir, err := os.MkdirTemp("/tmp", "oxpd-test")
 	require.NoError(t, err)
 	defer os.RemoveAll(dir)
@@ -249,7 +267,7 @@ func TestNotRoot(t *testing.T) {
 
 // TestFailedOutput: whatever could not be printed is a failure, and says so.
 func TestFailedOutput(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "s")
 	full := func(t *testing.T) *os.File {
@@ -357,7 +375,7 @@ func (p *daemonProcess) wait(t *testing.T) int {
 }
 
 func TestDaemon(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	socket := filepath.Join(t.TempDir(), "oxpd.sock")
 	p := runDaemon(t, exe, "--socket", socket)
 	c := client.New(socket)
@@ -414,7 +432,7 @@ func TestDaemon(t *testing.T) {
 }
 
 func TestDaemonAfterKill(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	socket := filepath.Join(t.TempDir(), "oxpd.sock")
 	p := runDaemon(t, exe, "--socket", socket)
 	up := func() bool { return oxpd(t, exe, "status", "--socket", socket).code == 0 }
@@ -435,7 +453,7 @@ func TestDaemonAfterKill(t *testing.T) {
 // TestSignals that are no reason to end: SIGHUP, and SIGPIPE of a log that nobody
 // reads any more.
 func TestSignals(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	socket := filepath.Join(t.TempDir(), "oxpd.sock")
 	if os.Getuid() != 0 {
 		t.Skip("needs root: makes a network namespace and TAP interfaces")
@@ -485,7 +503,7 @@ func TestSignals(t *testing.T) {
 // TestReload: the file that the daemon was started with, read again at SIGHUP with
 // the same flags laid over it.
 func TestReload(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	socket, file := filepath.Join(dir, "oxpd.sock"), filepath.Join(dir, "oxpd.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
@@ -539,7 +557,7 @@ func TestReload(t *testing.T) {
 
 // TestUnreachableDaemon that lives: what is said helps.
 func TestUnreachableDaemon(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	socket := filepath.Join(t.TempDir(), "oxpd.sock")
 	p := runDaemon(t, exe, "--socket", socket)
 	pid := p.cmd.Process.Pid

@@ -84,7 +84,7 @@ func TestProbeFollowsTheBringUp(t *testing.T) {
 }
 
 func TestProbeCommand(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	for _, tc := range []struct {
 		name string
 		args []string

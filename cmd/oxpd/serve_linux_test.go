@@ -51,7 +51,7 @@ func arp() []byte {
 // link of a wire that somebody leaves, a second client, the end of the driver and of
 // the card.
 func TestServedCard(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	card, wire, socket := filepath.Join(dir, "card.sock"), filepath.Join(dir, "f1.sock"), filepath.Join(dir, "oxpd.sock")
 	served, log := serveCard(t, exe, "--vfio-user", card, "--wire", "F1=unix:"+wire, "--wire", "Port1=loop:Port2",
@@ -133,7 +133,7 @@ func TestServedCard(t *testing.T) {
 
 // TestServedVF: a virtual function is nothing that oxpd drives, and is told so.
 func TestServedVF(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	card := filepath.Join(dir, "vf.sock")
 	served, log := serveCard(t, exe, "--vfio-user", card, "--function", "vf")
@@ -148,7 +148,7 @@ func TestServedVF(t *testing.T) {
 
 // TestServedCardDies: a card whose process is killed is a card that is lost.
 func TestServedCardDies(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	card, socket := filepath.Join(dir, "card.sock"), filepath.Join(dir, "oxpd.sock")
 	served, _ := serveCard(t, exe, "--vfio-user", card)
@@ -164,7 +164,8 @@ func TestServedCardDies(t *testing.T) {
 	require.Eventually(t, func() bool { return state() == client.StateRunning }, hang, 20*time.Millisecond)
 	require.NoError(t, served.Process.Kill())
 	require.Eventually(t, func() bool { return state() == client.StateGone }, hang, 20*time.Millisecond)
-	assert.Equal(t, 1, strings.Count(p.log.String(), "card is lost and waited for"), "said once")
+	said := func() int { return strings.Count(p.log.String(), "card is lost and waited for") }
+	require.Eventually(t, func() bool { return said() == 1 }, hang, 20*time.Millisecond, "said once the loss is over with")
 	s, err := c.Status(context.Background())
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(s.Warnings, "\n"), "the card is lost")

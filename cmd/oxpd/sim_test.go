@@ -43,7 +43,7 @@ func TestReplayOutput(t *testing.T) {
 }
 
 func TestSimUsage(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
 	require.NoError(t, os.WriteFile(text, []byte("hello, world"), 0o600))
@@ -88,7 +88,7 @@ func TestSimReplay(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: makes a network namespace and TAP interfaces")
 	}
-	exe := build(t)
+	exe := program()
 	out := filepath.Join(t.TempDir(), "seen.pcapng")
 	r := oxpd(t, exe, "sim", "replay", captures+"jumbo.pcapng", "--port", "F1", "--rewrite-mac", "--out", out)
 	assert.Equal(t, 0, r.code, "frames that the LIF refuses are a result, not a failure; %+v", r)
@@ -110,7 +110,7 @@ func TestSimReplay(t *testing.T) {
 // TestRecordingSurvives: a recording has every frame after SIGTERM, and is a
 // capture up to its last second after SIGKILL.
 func TestRecordingSurvives(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	for _, tc := range []struct {
 		name   string
 		signal unix.Signal

@@ -15,7 +15,11 @@ import (
 	"oxpd/hwsim"
 	realclock "oxpd/internal/clock"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/daemon/config"
+	"oxpd/internal/simdev"
+	"oxpd/octep"
 	"oxpd/octep/csr"
+	"oxpd/ring"
 )
 
 // A command to the card on behalf of the control socket is on its way when the
@@ -108,6 +112,37 @@ func TestStopNamesWhatIsLeft(t *testing.T) {
 		})
 	}
 }
+
+// TX-3: the wait for a card that has stopped is bounded. The clock is the card's.
+func TestStopGivesUpACardThatHasStopped(t *testing.T) {
+	ctx := context.Background()
+	card := hwsim.New(hwsim.Options{Timeline: hwsim.Compressed()})
+	defer card.Close()
+	dev := simdev.New(card)
+	require.NoError(t, dev.ConfigWrite(csr.CfgCommand, 2, csr.CfgCommandMemory))
+	require.NoError(t, octep.SetBusMaster(dev, true))
+	rings, err := ring.New(ring.Config{BAR0: dev.BAR0(), DMA: dev.DMA(), Clock: card.Clock(), Sink: nobody{}})
+	require.NoError(t, err)
+	require.NoError(t, rings.Program(ctx))
+	require.NoError(t, rings.SetClocks(csr.ClocksPerUS))
+	card.Provision()
+	card.Faults(func(f *hwsim.Faults) { f.StopFetch = true })
+	require.True(t, rings.IQ().Post(1, frame(60)))
+	d := New(Options{Config: config.Default(), Clock: card.Clock()})
+	began := card.Clock().Now()
+	d.settle(dev, rings)
+	took := card.Clock().Now() - began
+	assert.GreaterOrEqual(t, took, settleLimit, "it was given its time")
+	assert.LessOrEqual(t, took, settleLimit+10*time.Millisecond)
+	assert.LessOrEqual(t, settleLimit, time.Second, "a fifth of the bound of the known bug")
+	require.NoError(t, octep.SetBusMaster(dev, false))
+	require.NoError(t, rings.Free())
+}
+
+// nobody takes what the rings deliver.
+type nobody struct{}
+
+func (nobody) Deliver(int, []ring.Frame) {}
 
 // heldClock is the machine's time, which may be held: nothing is too late meanwhile.
 type heldClock struct {

@@ -249,7 +249,6 @@ func TestSettleEndsWithItsContext(t *testing.T) {
 	m := newManager(t, 2)
 	s := open(t, m, 2)
 	m.Deaf(true)
-	time.Sleep(50 * time.Millisecond) // its turn is over
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	assert.ErrorIs(t, s.Settle(ctx), context.DeadlineExceeded)

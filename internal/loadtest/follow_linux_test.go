@@ -53,6 +53,7 @@ func port(t *testing.T, name string) board.Port {
 // TestBridgeOfTwoPorts: a Linux bridge of oxp1 and oxp2 joins the far sides of
 // their wires, whose addresses are not the ports'.
 func TestBridgeOfTwoPorts(t *testing.T) {
+	t.Parallel()
 	const amount = 2 << 20
 	one, two := port(t, "oxp1"), port(t, "oxp2")
 	l := newLabApart(t, []board.Port{one, two})
@@ -146,6 +147,7 @@ func TestBridgeOfTwoPorts(t *testing.T) {
 // TestNewAddress: unicast to the address that ip link set arrives, unicast to the
 // old one is stopped by the port's own filter, at a switch port and at a MAC.
 func TestNewAddress(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	for _, name := range []string{"oxp1", "oxp9"} {
 		p := port(t, name)
@@ -182,6 +184,7 @@ func TestNewAddress(t *testing.T) {
 // one goes down and up all the time. What was sent while it was down is counted
 // where it ended, what arrived is right, and the other port loses nothing.
 func TestDownAndUpUnderTraffic(t *testing.T) {
+	t.Parallel()
 	const rounds = 15
 	l := newLab(t)
 	flapping, steady := port(t, "oxp1"), port(t, "oxp9")
@@ -235,6 +238,7 @@ func TestDownAndUpUnderTraffic(t *testing.T) {
 // port that nobody touched are all as before again. So is a mailbox that a dead
 // process left held.
 func TestNetAgentRestarts(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	member, renamed, plain := port(t, "oxp1"), port(t, "oxp2"), port(t, "oxp9")
 	next := net.HardwareAddr{2, 0x55, 0, 0, 0, 2}

@@ -36,7 +36,7 @@ const (
 	// calm is how long nothing may have moved for the counters to be at rest.
 	calm = 100 * time.Millisecond
 	// answer is how long a ping may take that is not lost.
-	answer = 10 * time.Second
+	answer = time.Minute
 	// smallPing is ping's own default of data bytes.
 	smallPing = 56
 )

@@ -31,7 +31,7 @@ const soakEnv = "OXPD_SOAK"
 
 const (
 	loadTime  = 3 * time.Second
-	tailTime  = 10 * time.Second // for what is under way at the end
+	tailTime  = 30 * time.Second // for what is under way at the end
 	changeGap = 5 * time.Millisecond
 	// Datagrams of each flow, one a gap: at an MTU of 72 the largest is 200 frames.
 	datagramGap = 4 * time.Millisecond
@@ -302,6 +302,7 @@ func (d *datagrams) close() {
 // frames of 9,014 bytes, which the LIF refuses and counts, each of them, until
 // the peer's own probing finds what passes.
 func TestConnectionOpenedAt9000LivesThroughALowerMTU(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p, err := board.Parse("F1")
 	require.NoError(t, err)

@@ -43,7 +43,7 @@ func TestPackets(t *testing.T) {
 	p, err := n.Packets("wire0")
 	require.NoError(t, err)
 	defer p.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
 	q := []byte{0x81, 0x00, 0xe0, 0x64}       // priority 7, VLAN 100

@@ -117,7 +117,7 @@ func TestServerDoesNotNoticeAnAdoption(t *testing.T) {
 			require.NoError(t, d.BindIRQ(csr.MSIXRingVector, func() {}), "a vector of the process before")
 			require.NoError(t, d.Close())
 			// The server in this process closes its own when it comes to it.
-			assert.Eventually(t, func() bool { return openFiles(t) <= files }, 30*time.Second, time.Millisecond, "no descriptor is left over")
+			assert.Eventually(t, func() bool { return openFiles(t) <= files }, hang, time.Millisecond, "no descriptor is left over")
 		})
 	}
 	second, err := vfiouser.Open(context.Background(), s.path)
@@ -134,10 +134,9 @@ func openFiles(t *testing.T) int {
 
 func TestAdoptRefuses(t *testing.T) {
 	ctx := context.Background()
-	refused := func(t *testing.T, path string, kept shelf) *vfiouser.AdoptError {
+	refusedWithin := func(t *testing.T, limit time.Duration, path string, kept shelf) *vfiouser.AdoptError {
 		t.Helper()
-		// A server that waits for the rest of a command is given up by the context.
-		ctx, cancel := context.WithTimeout(ctx, hang/100)
+		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		d, err := vfiouser.Adopt(ctx, path, kept.take)
 		require.Error(t, err)
@@ -146,6 +145,10 @@ func TestAdoptRefuses(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		assert.NotEmpty(t, e.Hint())
 		return e
+	}
+	refused := func(t *testing.T, path string, kept shelf) *vfiouser.AdoptError {
+		t.Helper()
+		return refusedWithin(t, hang, path, kept)
 	}
 	request := vfu.Access{Region: vfu.RegionConfig, Count: 4}.Append(vfu.Header{ID: 1, Command: vfu.ReadAt, Size: vfu.HeaderSize + vfu.AccessSize}.Append(nil))
 	t.Run("nothing kept", func(t *testing.T) {
@@ -193,7 +196,8 @@ func TestAdoptRefuses(t *testing.T) {
 			_, err := d.Raw().Write(request[:tc.cut])
 			require.NoError(t, err)
 			require.NoError(t, d.Close())
-			refused(t, s.path, kept)
+			// A server that waits for the rest of a command is given up by the context.
+			refusedWithin(t, hang/100, s.path, kept)
 		})
 	}
 	t.Run("an answer that was half read", func(t *testing.T) {

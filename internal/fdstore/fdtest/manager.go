@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +33,9 @@ type Manager struct {
 	told    map[string]int // how often each assignment came
 	refused int
 	env     []string
-	deaf    atomic.Bool
+
+	ear  sync.Mutex // held while it listens
+	deaf bool
 }
 
 type kept struct {
@@ -150,34 +151,50 @@ func (m *Manager) drop(name string) {
 	m.kept = left
 }
 
-// Deaf makes the manager leave messages where they are, or go on.
-func (m *Manager) Deaf(deaf bool) { m.deaf.Store(deaf) }
+// Deaf makes the manager leave the messages that come from now on where they are, or go
+// on.
+func (m *Manager) Deaf(deaf bool) {
+	m.ear.Lock()
+	defer m.ear.Unlock()
+	m.deaf = deaf
+}
 
-// turn is how long a change of Deaf may go unnoticed.
+// turn is how long it listens, or is deaf, at a time.
 const turn = 10 * time.Millisecond
 
 func (m *Manager) serve() {
 	defer close(m.done)
 	buf, oob := make([]byte, 64<<10), make([]byte, 4096)
 	for {
-		if m.deaf.Load() {
+		n, oobn, err := m.listen(buf, oob)
+		switch {
+		case errors.Is(err, errDeaf):
 			select {
 			case <-m.quit:
 				return
 			case <-time.After(turn):
 			}
-			continue
-		}
-		_ = m.sock.SetReadDeadline(time.Now().Add(turn)) // a closed one says so below
-		n, oobn, _, _, err := m.sock.ReadMsgUnix(buf, oob)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			continue
-		}
-		if err != nil {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		case err != nil:
 			return // closed
+		default:
+			m.take(string(buf[:n]), descriptors(oob[:oobn]))
 		}
-		m.take(string(buf[:n]), descriptors(oob[:oobn]))
 	}
+}
+
+var errDeaf = errors.New("deaf")
+
+// listen waits one turn for a message.
+func (m *Manager) listen(buf, oob []byte) (n, oobn int, err error) {
+	m.ear.Lock()
+	defer m.ear.Unlock()
+	if m.deaf {
+		return 0, 0, errDeaf
+	}
+	_ = m.sock.SetReadDeadline(time.Now().Add(turn)) // a closed one says so below
+	n, oobn, _, _, err = m.sock.ReadMsgUnix(buf, oob)
+	return n, oobn, err
 }
 
 func descriptors(oob []byte) (files []*os.File) {

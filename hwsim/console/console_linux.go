@@ -49,17 +49,25 @@ func New(card Card, o Options) (*Console, error) {
 		return nil, errors.Join(err, l.pty.Close())
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	card.SetConsole(c.tell)
+	c.catchUp()
 	c.start(l.send)
 	c.start(l.keep)
 	c.start(func(ctx context.Context) { l.receive(ctx, c.typed) })
 	c.start(c.live)
-	c.moments = append(c.moments, hwsim.BootLoader)
-	if card.KernelUp() {
-		c.moments = append(c.moments, hwsim.BootKernel)
-	}
-	signal(c.news)
-	card.SetConsole(c.tell)
 	return c, nil
+}
+
+// catchUp has what happened before anybody was told happen first. A kernel that has come
+// up in between may be told of twice, and starts its login twice.
+func (c *Console) catchUp() {
+	before := []hwsim.BootEvent{hwsim.BootLoader}
+	if c.card.KernelUp() {
+		before = append(before, hwsim.BootKernel)
+	}
+	c.mu.Lock()
+	c.moments = append(before, c.moments...)
+	c.mu.Unlock()
 }
 
 func (c *Console) start(fn func(ctx context.Context)) {
@@ -167,6 +175,7 @@ func (c *Console) begin(ctx context.Context, e hwsim.BootEvent) (end func()) {
 		c.line.put(loaderText)
 	case hwsim.BootKernel:
 		c.line.put(kernelText)
+		c.log.Debug("the kernel of the simulated coprocessor runs")
 		return c.logins(ctx)
 	}
 	return func() {}

@@ -99,6 +99,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown port", "ports:\n  oxp13: {}\n", `f:2: ports.oxp13: unknown port "oxp13": want oxp1 to oxp12, Port1 to Port8, PortF1 to PortF4, or F1 to F4`},
 		{"port twice", "ports:\n  F1: {}\n  oxp9: {}\n", `f:3: ports.oxp9: is oxp9 (PortF1), which is set as "F1" already`},
 		{"timeline", "sim: {timeline: fast}", `f:1: sim.timeline: "fast": want compressed or real`},
+		{"option of no console", "sim:\n  console: /run/con@slow\n", `f:2: sim.console: "/run/con@slow": want [LINK][@OPTIONS], options being baud, no-echo, password, mdio-zero with commas between them`},
 		{"wire", "sim:\n  wires:\n    F1: far\n", `f:3: sim.wires.F1: wire "far": want tap:NAME[@PATH], pcap:IN[,OUT][@OPTIONS], unix:PATH or loop:PORT`},
 		{"wire without namespace", "sim: {wires: {F1: 'tap:a@'}}", `f:1: sim.wires.F1: wire "tap:a@": nothing behind @: want tap:NAME@PATH, the path of a network namespace`},
 		{"two wires at one port", "sim:\n  wires:\n    F1: tap:a\n    PortF1: tap:b\n", `f:4: sim.wires.PortF1: is oxp9 (PortF1), which is set as "F1" already`},

@@ -26,7 +26,7 @@ sim: {wires: {oxp1: tap:a, F2: loop:F1}}
 		},
 		{
 			name: "what cannot",
-			file: "socket: /run/other.sock\ndevice: 0000:01:00.0\nworkers: 3\nwatermark: 512\ndma-bits: 48\nsim: {timeline: real, seed: 2, wires: {oxp1: tap:b, F3: tap:c}}",
+			file: "socket: /run/other.sock\ndevice: 0000:01:00.0\nworkers: 3\nwatermark: 512\ndma-bits: 48\nsim: {timeline: real, seed: 2, console: /run/con, wires: {oxp1: tap:b, F3: tap:c}}",
 			fixed: []Change{
 				{"socket", "/run/oxpd/oxpd.sock", "/run/other.sock"},
 				{"device", "", "0000:01:00.0"},
@@ -35,6 +35,7 @@ sim: {wires: {oxp1: tap:a, F2: loop:F1}}
 				{"dma-bits", "36", "48"},
 				{"sim.timeline", "compressed", "real"},
 				{"sim.seed", "1", "2"},
+				{"sim.console", "", "/run/con"},
 				{"sim.wires.oxp1", "tap:a", "tap:b"},
 				{"sim.wires.oxp10", "loop:F1", "none"},
 				{"sim.wires.oxp11", "none", "tap:c"},

@@ -27,7 +27,7 @@ demo: build ## the simulated card on this machine: twelve ports, jumbo frames, T
 	@bin/oxpd demo
 
 test: ## go vet and all tests
-	@tools/need ip:iproute2 xz:xz-utils $(HELPERTOOLS)
+	@tools/need ip:iproute2 xz:xz-utils busybox:busybox $(HELPERTOOLS)
 	$(GO) vet ./...
 	$(GO) test -timeout $(TIMEOUT) ./...
 
@@ -40,7 +40,7 @@ soak: ## MTU changes under TCP and UDP on every port for SOAKTIME (1m), root
 	OXPD_SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 1h -run '^TestMTUChangesUnderLoad$$' ./internal/loadtest
 
 race: ## all tests but the guest's under the race detector
-	@tools/need ip:iproute2 gcc:libc6-dev $(HELPERTOOLS)
+	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox $(HELPERTOOLS)
 	OXPD_NO_GUEST=1 CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME (30s)

@@ -81,7 +81,9 @@ func unmapFile(mem []byte) {
 	}
 }
 
-// unmapDMA takes one map back, exactly as it was made, or all of them. The card
+// unmapDMA takes one map back, as it was made, several that lie whole in a range, or all
+// of them. QEMU sends such a range when the guest's kernel has given back a page table of
+// an emulated IOMMU, which held many of them. One that cuts a map is refused. The card
 // holds its lock during each access, so that none is under way when it is answered.
 func (c *session) unmapDMA(r *request) ([]byte, error) {
 	var m vfu.Unmap
@@ -105,11 +107,33 @@ func (c *session) unmapDMA(r *request) ([]byte, error) {
 	if err := checkRange(m.Address, m.Size); err != nil {
 		return nil, err
 	}
-	if c.maps[m.Address].size != m.Size {
+	if c.maps[m.Address].size == m.Size {
+		c.unmap(m.Address)
+		return m.Append(nil), nil
+	}
+	inside := c.inside(m.Address, m.Address+m.Size-1)
+	if len(inside) == 0 {
 		return nil, unix.ENOENT
 	}
-	c.unmap(m.Address)
+	for _, address := range inside {
+		c.unmap(address)
+	}
 	return m.Append(nil), nil
+}
+
+// inside are the maps that lie between two addresses, none when one is cut.
+func (c *session) inside(first, last uint64) (all []uint64) {
+	for at, m := range c.maps {
+		end := at + m.size - 1
+		switch {
+		case end < first || at > last:
+		case at < first || end > last:
+			return nil
+		default:
+			all = append(all, at)
+		}
+	}
+	return all
 }
 
 func (c *session) unmap(address uint64) {

@@ -41,8 +41,8 @@
 // A map with a descriptor is memory of the client, mapped here. One without is
 // remembered, and the card cannot reach it (hwsim.ReportDMANoMemory): asking the
 // client for each access by message would wait for a client that may itself be
-// waiting for this answer. UNMAP takes exactly what was mapped, or all of it; the
-// card is done with the memory when it is answered.
+// waiting for this answer. UNMAP takes what lies whole in its range; the card
+// is done with the memory when it is answered.
 //
 // Left out: that, and what internal/vfu leaves out; interrupts other than MSI-X.
 package vfiouser

@@ -141,13 +141,13 @@ func TestSizes(t *testing.T) {
 		{"unmap: room for less than the answer", vfu.UnmapDMA, unmap(23, 0, 0x10000, 8192), unix.EINVAL},
 		{"unmap: dirty pages", vfu.UnmapDMA, unmap(24, vfu.UnmapDirty, 0x10000, 8192), unix.EINVAL},
 		{"unmap: dirty pages of everything, for four gigabytes", vfu.UnmapDMA, unmap(math.MaxUint32, vfu.UnmapDirty, 0, math.MaxUint64-4095), unix.EINVAL},
-		{"unmap: all but one page of 2^64", vfu.UnmapDMA, unmap(24, 0, 0, math.MaxUint64-4095), unix.ENOENT},
 		{"unmap: past 2^64", vfu.UnmapDMA, unmap(24, 0, 0x10000, math.MaxUint64-4095), unix.EINVAL},
 		{"unmap: nothing", vfu.UnmapDMA, unmap(24, 0, 0x10000, 0), unix.EINVAL},
 		{"unmap: part of a page", vfu.UnmapDMA, unmap(24, 0, 0x10000, 100), unix.EINVAL},
 		{"unmap: from inside of a page", vfu.UnmapDMA, unmap(24, 0, 0x10800, 4096), unix.EINVAL},
 		{"unmap: half of a map", vfu.UnmapDMA, unmap(24, 0, 0x10000, 4096), unix.ENOENT},
-		{"unmap: more than a map", vfu.UnmapDMA, unmap(24, 0, 0x10000, 12288), unix.ENOENT},
+		{"unmap: more than half of a map", vfu.UnmapDMA, unmap(24, 0, 0xf000, 8192), unix.ENOENT},
+		{"unmap: beside a map", vfu.UnmapDMA, unmap(24, 0, 0x12000, math.MaxUint64-0x12fff), unix.ENOENT},
 		{"unmap: from its middle", vfu.UnmapDMA, unmap(24, 0, 0x11000, 4096), unix.ENOENT},
 		{"unmap: all, and an address", vfu.UnmapDMA, unmap(24, vfu.UnmapAll, 0x10000, 8192), unix.EINVAL},
 		{"unmap: a byte too many", vfu.UnmapDMA, append(unmap(24, 0, 0x10000, 8192), 0), unix.EINVAL},
@@ -314,6 +314,28 @@ func TestMaps(t *testing.T) {
 	require.Zero(t, errno)
 	assert.Equal(t, unix.ENOENT, c.unmap(0x12000, 4096))
 	require.Zero(t, c.mapAt(0, 0, 1<<63, both), "nothing is left")
+}
+
+// Many maps that lie in a range go with it; none goes where one is cut.
+func TestUnmapOfARange(t *testing.T) {
+	c := newRig(t).connect()
+	fd, _ := memfd(t, 8192)
+	maps := func() {
+		t.Helper()
+		for at := uint64(0x200000); at < 0x208000; at += 4096 {
+			require.Zero(t, c.mapAt(at, 4096, 4096, both, fd))
+		}
+		require.Zero(t, c.mapAt(0x208000, 0, 8192, both, fd))
+	}
+	maps()
+	assert.Equal(t, unix.ENOENT, c.unmap(0x200000, 0x9000), "half of the last")
+	assert.Equal(t, unix.EEXIST, c.mapAt(0x200000, 0, 4096, both, fd), "nothing has gone")
+	require.Zero(t, c.unmap(0x200000, 0x8000))
+	assert.Equal(t, unix.EEXIST, c.mapAt(0x209000, 0, 4096, both, fd), "the one behind it stays")
+	require.Zero(t, c.unmap(0x200000, 1<<40), "a range that it ends in")
+	maps()
+	require.Zero(t, c.unmap(0, math.MaxUint64-4095), "all but one page of 2^64")
+	maps()
 }
 
 // bench is a ring in memory of a client, programmed by message.

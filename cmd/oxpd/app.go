@@ -19,6 +19,7 @@ import (
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/octep/discover"
+	"oxpd/octep/vfio"
 	"oxpd/octep/vfiouser"
 )
 
@@ -127,11 +128,14 @@ func (a *app) report(err error) int {
 	if h := hintOf(err, a.socket); h != "" {
 		fmt.Fprintf(a.err, "hint: %s\n", h)
 	}
-	var kept *vfiouser.AdoptError
+	var (
+		socket *vfiouser.AdoptError
+		kernel *vfio.AdoptError
+	)
 	switch {
 	case isUsage(err):
 		return exitUsage
-	case daemon.Final(err), errors.As(err, &kept):
+	case daemon.Final(err), errors.As(err, &socket), errors.As(err, &kernel):
 		return exitFinal
 	}
 	return exitFailed

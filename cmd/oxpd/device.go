@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"oxpd/internal/daemon/client"
@@ -53,16 +54,38 @@ func opener(flags choice, cfg config.Config, usage string) (opens, error) {
 	if err != nil {
 		return nil, noCard(err)
 	}
-	return func(ctx context.Context, _ *fdstore.Store, _ *slog.Logger) (octep.Device, error) {
+	return func(ctx context.Context, store *fdstore.Store, _ *slog.Logger) (octep.Device, error) {
 		c, err := h.Card(c.Address) // as it is by now
 		if err != nil {
 			return nil, err
 		}
 		if cfg.Access == config.AccessVFIO {
-			return opened(vfio.Open(ctx, h, c, vfio.Options{AcceptReset: flags.acceptReset}))
+			return opened(openVFIO(ctx, h, c, store, flags.acceptReset))
 		}
 		return opened(sysfs.Open(h, c))
 	}, nil
+}
+
+// openVFIO opens the card by vfio, or goes on with that of the process before. One that
+// died while it left its descriptors had told the card nothing yet: what came is thrown
+// away, and gone before the card is opened, which one process alone may have open.
+//
+// Errors: *vfio.ResetError, *vfio.OpenError, *vfio.AdoptError.
+func openVFIO(ctx context.Context, h discover.Host, c *discover.Card, store *fdstore.Store, acceptReset bool) (*vfio.Device, error) {
+	o := vfio.Options{AcceptReset: acceptReset, Store: store}
+	if store.Came(vfio.KeptDevice) {
+		return vfio.Adopt(c, o, store.Take)
+	}
+	if slices.ContainsFunc(vfio.Kept(), store.Came) {
+		var errs []error
+		for _, name := range vfio.Kept() {
+			errs = append(errs, store.Remove(name))
+		}
+		if err := errors.Join(append(errs, store.Settle(ctx))...); err != nil {
+			return nil, err
+		}
+	}
+	return vfio.Open(ctx, h, c, o)
 }
 
 // opened is d, and no device that holds none.

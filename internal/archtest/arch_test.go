@@ -93,7 +93,8 @@ var rules = map[string][]string{
 	"internal/rootless": {sysUnix},
 	"internal/loadtest": {},
 
-	"internal/guest": {sysUnix}, "internal/guest/init": {sysUnix}, "internal/guest/inside": {}, "internal/guest/systemd": {},
+	"internal/guest": {sysUnix}, "internal/guest/init": {"internal/guest/service", sysUnix}, "internal/guest/inside": {}, "internal/guest/systemd": {},
+	"internal/guest/service": {"internal/fdstore/fdtest", "internal/sys", sysUnix},
 
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",

@@ -29,6 +29,10 @@ type keptCard interface {
 	SetKeeps(keeps bool)
 }
 
+// lasting is a card that must not be closed for good, not even by oxpd stop: descriptors
+// with these names stay with the service manager, and its memory with them.
+type lasting interface{ Stays() []string }
+
 // recordVersion is that of the record which this program writes, and reads.
 const recordVersion = 1
 
@@ -74,6 +78,7 @@ type keeper struct {
 	mu   sync.Mutex
 	blob *fdstore.Blob
 	card keptCard // nil: none was left yet
+	stay []string // descriptors of a card that lasts
 	rec  record
 }
 
@@ -161,13 +166,22 @@ func (k *keeper) giveUp(err error) {
 	if k.store.Why() != "" {
 		return
 	}
-	k.log.Warn("nothing is kept for the next start", "err", err)
-	if e := k.store.Abandon(err.Error()); e != nil {
+	what := "nothing is kept for the next start"
+	if k.stay != nil {
+		what = "nothing but the card is kept for the next start"
+	}
+	k.log.Warn(what, "err", err)
+	if e := k.abandon(err.Error()); e != nil {
 		k.log.Warn("descriptors stay with the service manager", "err", e)
 	}
-	if k.card != nil {
+}
+
+// abandon takes everything out of the store but a card that lasts. Held: k.mu.
+func (k *keeper) abandon(why string) error {
+	if k.card != nil && k.stay == nil {
 		k.card.SetKeeps(false)
 	}
+	return k.store.Abandon(why, k.stay...)
 }
 
 // why is the reason that nothing is kept, "" while everything is.
@@ -206,6 +220,9 @@ func (k *keeper) keepCard(dev any) {
 		return
 	}
 	k.card = card
+	if l, ok := dev.(lasting); ok {
+		k.stay = l.Stays()
+	}
 	card.SetKeeps(true)
 }
 
@@ -262,15 +279,12 @@ func (k *keeper) notePort(p board.Port, r portRecord) {
 }
 
 // end takes everything out of the store: interfaces and memory go when this process
-// closes them.
+// closes them. A card that lasts stays as it is, with its memory.
 func (k *keeper) end() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.store.Why() != "" {
 		return nil
 	}
-	if k.card != nil {
-		k.card.SetKeeps(false)
-	}
-	return errors.Join(k.store.Abandon("oxpd is ending, and leaves nothing"), k.settle())
+	return errors.Join(k.abandon("oxpd is ending, and leaves nothing"), k.settle())
 }

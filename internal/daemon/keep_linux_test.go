@@ -36,6 +36,14 @@ type cardOnPaper struct {
 	fd    int
 	fail  error
 	keeps bool
+	lasts bool
+}
+
+func (c *cardOnPaper) Stays() []string {
+	if !c.lasts {
+		return nil
+	}
+	return []string{"card one", "card two"}
 }
 
 func (c *cardOnPaper) SetKeeps(keeps bool) { c.keeps = keeps }
@@ -93,6 +101,35 @@ func TestKeeperKeepsAllOrNothing(t *testing.T) {
 			require.NoError(t, k.end())
 			assert.Empty(t, m.Names())
 			assert.False(t, c.keeps)
+		})
+	}
+}
+
+// A card whose last descriptor must not be closed stays, whatever becomes of the rest.
+func TestKeeperLeavesACardThatLasts(t *testing.T) {
+	card := []string{"card one", "card two"}
+	for _, tc := range []struct {
+		name string
+		most int
+		end  func(k *keeper, fd int)
+	}{
+		{"no room for an interface", 3, func(k *keeper, fd int) { k.keepPort(board.ByIndex(0), 7, fd) }},
+		{"an end that was asked for", 4, func(k *keeper, fd int) {
+			k.keepPort(board.ByIndex(0), 7, fd)
+			assert.NoError(t, k.end())
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			store, m := openStore(t, tc.most)
+			k, err := newKeeper(store, noLog())
+			require.NoError(t, err)
+			c := &cardOnPaper{fd: someFile(t), lasts: true}
+			k.keepCard(c)
+			tc.end(k, c.fd)
+			require.NoError(t, k.settle())
+			assert.Equal(t, card, m.Names())
+			assert.True(t, c.keeps, "its memory is there for the next process")
+			assert.NotEmpty(t, k.why())
 		})
 	}
 }

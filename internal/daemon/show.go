@@ -94,10 +94,15 @@ func (d *Daemon) cardLoses(why string) string {
 		return reboot + "memory of this kind of access is not found again"
 	case d.dev.DMA().Keeps():
 		return ""
-	case why != "":
-		return reboot + "its memory ends with oxpd (" + why + ")"
 	}
-	return reboot + "its memory ends with oxpd"
+	ends := reboot + "its memory ends with oxpd"
+	if l, ok := d.dev.(lasting); ok && l.Stays() != nil {
+		ends += ", and the kernel may reset the card when nobody has it open"
+	}
+	if why != "" {
+		ends += " (" + why + ")"
+	}
+	return ends
 }
 
 // ports implements control.

@@ -69,17 +69,37 @@ func (a *iovas) take(size, align uint64) (uint64, error) {
 		if at > r.Last || r.Last-at < size-1 {
 			continue
 		}
-		rest := []Range{}
-		if at > r.First {
-			rest = append(rest, Range{r.First, at - 1})
-		}
-		if at+size-1 < r.Last {
-			rest = append(rest, Range{at + size, r.Last})
-		}
-		a.free = slices.Replace(a.free, i, i+1, rest...)
+		a.cut(i, at, size)
 		return at, nil
 	}
 	return 0, fmt.Errorf("%d bytes aligned to %d: %w", size, align, ErrNoAddress)
+}
+
+// reserve takes size bytes at an address, and tells whether they were whole pages and free.
+func (a *iovas) reserve(at, size uint64) bool {
+	if at%pageSize != 0 || size == 0 || size%pageSize != 0 {
+		return false
+	}
+	for i, r := range a.free {
+		if at >= r.First && at <= r.Last && r.Last-at >= size-1 {
+			a.cut(i, at, size)
+			return true
+		}
+	}
+	return false
+}
+
+// cut takes size bytes out of the middle of a free range.
+func (a *iovas) cut(i int, at, size uint64) {
+	r := a.free[i]
+	rest := []Range{}
+	if at > r.First {
+		rest = append(rest, Range{r.First, at - 1})
+	}
+	if at+size-1 < r.Last {
+		rest = append(rest, Range{at + size, r.Last})
+	}
+	a.free = slices.Replace(a.free, i, i+1, rest...)
 }
 
 // give gives back what take took.

@@ -13,17 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// far is a device that maps the files it is handed.
+// far is a device that maps the files it is handed, no address twice.
 type far struct {
 	maps   map[uint64][]byte
 	refuse error
+	stays  bool // what is to be taken away
 }
 
-func (d *far) MapFile(bus uint64, size, fd int, off int64) error {
+func (d *far) MapFile(bus uint64, mem []byte, fd int, off int64) error {
 	if d.refuse != nil {
 		return d.refuse
 	}
-	mem, err := unix.Mmap(fd, off, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	for at, m := range d.maps {
+		if bus < at+uint64(len(m)) && at < bus+uint64(len(mem)) {
+			return errors.New("overlaps")
+		}
+	}
+	mem, err := unix.Mmap(fd, off, len(mem), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	d.maps[bus] = mem
 	return err
 }
@@ -34,6 +40,9 @@ func (d *far) UnmapFile(bus uint64, size int) error {
 	}
 	if d.refuse != nil {
 		return d.refuse
+	}
+	if d.stays {
+		return ErrStays
 	}
 	err := unix.Munmap(d.maps[bus])
 	delete(d.maps, bus)
@@ -50,7 +59,7 @@ func openFiles(t *testing.T) int {
 func TestKept(t *testing.T) {
 	d := &far{maps: map[uint64][]byte{}}
 	before := openFiles(t)
-	p, err := NewKept(d)
+	p, err := NewKept(d, nil)
 	require.NoError(t, err)
 	a, err := p.Alloc("a", 5000, 64)
 	require.NoError(t, err)
@@ -87,7 +96,7 @@ func nextProcess(t *testing.T, k *Kept) int {
 
 func TestKeptMemoryIsFoundByName(t *testing.T) {
 	d := &far{maps: map[uint64][]byte{}}
-	k, err := NewKept(d)
+	k, err := NewKept(d, nil)
 	require.NoError(t, err)
 	assert.False(t, k.Keeps(), "nobody has said that somebody else has the file")
 	k.SetKeeps(true)
@@ -104,7 +113,7 @@ func TestKeptMemoryIsFoundByName(t *testing.T) {
 
 	fd := nextProcess(t, k)
 	require.NoError(t, k.Close())
-	later, err := OpenKept(d, fd)
+	later, err := OpenKept(d, fd, nil)
 	require.NoError(t, err)
 	var h Holder = later
 	for name, was := range want {
@@ -139,7 +148,7 @@ func TestKeptMemoryIsFoundByName(t *testing.T) {
 	require.NoError(t, err)
 	_, err = h.Held("mine", 4096, 64)
 	assert.ErrorIs(t, err, ErrNotHeld, "its own are no earlier process's")
-	third, err := OpenKept(d, nextProcess(t, later))
+	third, err := OpenKept(d, nextProcess(t, later), nil)
 	require.NoError(t, err)
 	again, err := third.Held("mine", 4096, 64)
 	require.NoError(t, err)
@@ -155,19 +164,19 @@ func TestKeptMemoryIsFoundByName(t *testing.T) {
 
 func TestKeptGivesTheYoungest(t *testing.T) {
 	d := &far{maps: map[uint64][]byte{}}
-	k, err := NewKept(d)
+	k, err := NewKept(d, nil)
 	require.NoError(t, err)
 	_, err = k.Alloc("records", 4096, 64)
 	require.NoError(t, err)
 	young, err := k.Alloc("records", 4096, 64)
 	require.NoError(t, err)
-	later, err := OpenKept(d, nextProcess(t, k))
+	later, err := OpenKept(d, nextProcess(t, k), nil)
 	require.NoError(t, err)
 	r, err := later.Held("records", 4096, 64)
 	require.NoError(t, err)
 	assert.Equal(t, young.Bus(), r.Bus())
 
-	third, err := OpenKept(d, nextProcess(t, later))
+	third, err := OpenKept(d, nextProcess(t, later), nil)
 	require.NoError(t, err)
 	all, err := HeldAll(Limit(third, 64), "records", 4096, 64)
 	require.NoError(t, err)
@@ -183,7 +192,7 @@ func TestKeptGivesTheYoungest(t *testing.T) {
 // A process that dies between the table and the device, and a device that refuses.
 func TestKeptAddressesAreNotUsedTwice(t *testing.T) {
 	d := &far{maps: map[uint64][]byte{}}
-	k, err := NewKept(d)
+	k, err := NewKept(d, nil)
 	require.NoError(t, err)
 	d.refuse = errors.New("no")
 	_, err = k.Alloc("refused", 4096, 64)
@@ -194,7 +203,7 @@ func TestKeptAddressesAreNotUsedTwice(t *testing.T) {
 	k.table.append(keptRegion{"never told", k.end - pageSize, pageSize, uint64(first.Bus()) + 2<<20})
 	k.table[keptHead+1*keptEntry+keptOffset+1] += 0x10 // behind the one before
 	require.NoError(t, unix.Ftruncate(k.File(), k.end+pageSize))
-	later, err := OpenKept(d, nextProcess(t, k))
+	later, err := OpenKept(d, nextProcess(t, k), nil)
 	require.NoError(t, err)
 	next, err := later.Alloc("next", 4096, 64)
 	require.NoError(t, err)
@@ -207,7 +216,7 @@ func TestKeptAddressesAreNotUsedTwice(t *testing.T) {
 
 func TestKeptTableIsBounded(t *testing.T) {
 	d := &far{maps: map[uint64][]byte{}}
-	k, err := NewKept(d)
+	k, err := NewKept(d, nil)
 	require.NoError(t, err)
 	Store64(k.table[keptCount:], uint64(k.table.most()))
 	_, err = k.Alloc("one more", 64, 64)
@@ -231,7 +240,7 @@ func TestOpenKeptRefuses(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := &far{maps: map[uint64][]byte{}}
-			k, err := NewKept(d)
+			k, err := NewKept(d, nil)
 			require.NoError(t, err)
 			for _, name := range []string{"a", "b"} {
 				_, err := k.Alloc(name, 4096, 64)
@@ -239,16 +248,146 @@ func TestOpenKeptRefuses(t *testing.T) {
 			}
 			tc.damage(k.table)
 			fd := nextProcess(t, k)
-			_, err = OpenKept(d, fd)
+			_, err = OpenKept(d, fd, nil)
 			assert.ErrorIs(t, err, ErrKept)
+			_, err = KeptMark(fd)
+			assert.Equal(t, strings.HasPrefix(tc.name, "another") || strings.HasPrefix(tc.name, "more"), err != nil, "what it looks at")
 			require.NoError(t, unix.Close(fd), "it is still the caller's")
 		})
 	}
 	t.Run("a short file", func(t *testing.T) {
 		fd, err := unix.MemfdCreate("short", 0)
 		require.NoError(t, err)
-		_, err = OpenKept(&far{}, fd)
+		_, err = OpenKept(&far{}, fd, nil)
 		assert.ErrorIs(t, err, ErrKept)
 		require.NoError(t, unix.Close(fd))
 	})
+}
+
+// allocated is how much of a file is there.
+func allocated(t *testing.T, k *Kept) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(k.File(), &st))
+	return st.Blocks * 512
+}
+
+func TestKeptBehindAnIOMMU(t *testing.T) {
+	iommu := &far{maps: map[uint64][]byte{}}
+	p, err := NewKept(iommu, everywhere)
+	require.NoError(t, err)
+	a, err := p.Alloc("a", 100, 64)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1<<20, a.Bus(), "never 0")
+	assert.Len(t, iommu.maps[1<<20], 4096, "whole pages")
+	b, err := p.Alloc("b", 4097, 1<<16)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1<<20+1<<16, b.Bus())
+	c, err := p.Alloc("c", 4096, 64)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1<<20+2*4096, c.Bus(), "a page behind a is nobody's")
+
+	full := allocated(t, p)
+	require.NoError(t, p.Free(a))
+	assert.Equal(t, full-4096, allocated(t, p), "its page is given back")
+	again, err := p.Alloc("d", 1, 64)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1<<20, again.Bus(), "what is free is used again")
+
+	iommu.refuse = errors.New("no more maps")
+	_, err = p.Alloc("e", 1, 64)
+	require.ErrorIs(t, err, iommu.refuse)
+	iommu.refuse = nil
+	e, err := p.Alloc("e", 1, 64)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1<<20+4*4096, e.Bus(), "a refused one costs no address")
+	for _, r := range []*Region{b, c, again, e} {
+		require.NoError(t, p.Free(r))
+	}
+	assert.Empty(t, iommu.maps)
+	assert.Error(t, p.Free(e), "twice")
+	require.NoError(t, p.Close())
+}
+
+// The next process uses no address that the card knows, and all others.
+func TestKeptBehindAnIOMMULater(t *testing.T) {
+	iommu := &far{maps: map[uint64][]byte{}}
+	p, err := NewKept(iommu, everywhere)
+	require.NoError(t, err)
+	alloc := func(k *Kept, name string) *Region {
+		t.Helper()
+		r, err := k.Alloc(name, 4096, 64)
+		require.NoError(t, err)
+		return r
+	}
+	a, b, c := alloc(p, "a"), alloc(p, "b"), alloc(p, "c")
+	mark := func() uint64 {
+		t.Helper()
+		n, err := KeptMark(p.File())
+		require.NoError(t, err)
+		return n
+	}
+	assert.Zero(t, mark())
+	p.SetMark(7)
+	assert.EqualValues(t, 7, mark())
+	require.NoError(t, p.Free(b))
+
+	later, err := OpenKept(iommu, nextProcess(t, p), everywhere)
+	require.NoError(t, err)
+	same, err := later.Held("a", 4096, 64)
+	require.NoError(t, err)
+	assert.Equal(t, a.Bus(), same.Bus())
+	d := alloc(later, "d")
+	assert.Equal(t, b.Bus(), d.Bus(), "b was freed")
+	e := alloc(later, "e")
+	assert.Greater(t, e.Bus(), c.Bus())
+
+	require.NoError(t, later.Reclaim())
+	assert.Len(t, iommu.maps, 3, "c, which nobody has taken, is gone")
+	assert.NotContains(t, iommu.maps, uint64(c.Bus()))
+	assert.Equal(t, c.Bus(), alloc(later, "c").Bus())
+	require.NoError(t, later.Free(same))
+	assert.NotContains(t, iommu.maps, uint64(a.Bus()))
+
+	_, err = OpenKept(iommu, nextProcess(t, later), []Range{{1 << 20, 1<<20 + 4095}})
+	assert.ErrorIs(t, err, ErrKept, "addresses that the IOMMU does not take")
+}
+
+// A kernel may not let anybody else than who made it take a map away.
+func TestKeptMapsThatStay(t *testing.T) {
+	iommu := &far{maps: map[uint64][]byte{}}
+	p, err := NewKept(iommu, everywhere)
+	require.NoError(t, err)
+	a, err := p.Alloc("a", 4096, 64)
+	require.NoError(t, err)
+	b, err := p.Alloc("b", 4096, 64)
+	require.NoError(t, err)
+
+	later, err := OpenKept(iommu, nextProcess(t, p), everywhere)
+	require.NoError(t, err)
+	held, err := later.Held("a", 4096, 64)
+	require.NoError(t, err)
+	iommu.stays = true
+	own, err := later.Alloc("own", 4096, 64)
+	require.NoError(t, err)
+	require.ErrorIs(t, later.Free(own), ErrStays, "that is a mistake of somebody's")
+	require.NoError(t, later.Free(held))
+	require.NoError(t, later.Reclaim())
+	require.NoError(t, later.Reclaim(), "again")
+	iommu.stays = false
+	require.NoError(t, later.Free(own))
+	_, err = later.Held("b", 4096, 64)
+	assert.ErrorIs(t, err, ErrNotHeld, "its pages were given back")
+	for _, k := range []*Kept{later, func() *Kept {
+		k, err := OpenKept(iommu, nextProcess(t, later), everywhere)
+		require.NoError(t, err)
+		return k
+	}()} {
+		c, err := k.Alloc("c", 4096, 64)
+		require.NoError(t, err)
+		assert.Greater(t, c.Bus(), max(a.Bus(), b.Bus()), "their addresses are not used again")
+		require.NoError(t, k.Free(c))
+	}
+	require.NoError(t, later.Reclaim(), "and are asked for no more")
+	assert.Len(t, iommu.maps, 2)
 }

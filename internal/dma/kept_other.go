@@ -8,4 +8,5 @@ func newKeptFile() (int, []byte, error)            { return -1, nil, errors.ErrU
 func openKeptFile(int) ([]byte, int64, error)      { return nil, 0, errors.ErrUnsupported }
 func growKeptFile(int, int64, int) ([]byte, error) { return nil, errors.ErrUnsupported }
 func mapKeptFile(int, int64, int) ([]byte, error)  { return nil, errors.ErrUnsupported }
+func emptyKeptFile(int, int64, int64) error        { return errors.ErrUnsupported }
 func closeKeptFile(int) error                      { return errors.ErrUnsupported }

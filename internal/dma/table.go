@@ -12,8 +12,9 @@ type regionTable []byte
 
 // Layout of the table, little-endian: a head, then an entry for each region.
 const (
-	keptMagic    = 0 // u64
-	keptCount    = 8 // u64, entries that are whole
+	keptMagic    = 0  // u64
+	keptCount    = 8  // u64, entries that are whole
+	keptMark     = 16 // u64, the device's
 	keptHead     = keptEntry
 	keptName     = 0 // padded with zeros; all zeros: it was freed
 	keptNameSize = 40
@@ -88,14 +89,5 @@ func (t regionTable) append(r keptRegion) {
 	Store64(t[keptCount:], uint64(i+1))
 }
 
-// strike takes the name off a region that nobody has any more.
-func (t regionTable) strike(bus uint64) {
-	for i := range t.count() {
-		if t.entry(i).bus == bus {
-			t.drop(i)
-		}
-	}
-}
-
-// drop is strike for an entry.
+// drop takes the name off a region that nobody has any more.
 func (t regionTable) drop(i int) { clear(t[keptHead+i*keptEntry:][keptName:keptNameSize]) }

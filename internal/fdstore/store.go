@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -244,9 +245,10 @@ func (s *Store) remove(name string) error {
 	return nil
 }
 
-// Abandon takes everything out of the store; there is none from then on, for that
-// reason. It returns what could not be taken out.
-func (s *Store) Abandon(why string) error {
+// Abandon takes everything out of the store but what has one of the names that stay;
+// there is no store from then on, for that reason. It returns what could not be taken
+// out.
+func (s *Store) Abandon(why string, stay ...string) error {
 	if s == nil {
 		return nil
 	}
@@ -254,6 +256,9 @@ func (s *Store) Abandon(why string) error {
 	defer s.mu.Unlock()
 	var errs []error
 	for name := range s.has {
+		if slices.Contains(stay, name) {
+			continue
+		}
 		if err := s.remove(name); err != nil {
 			errs = append(errs, fmt.Errorf("fdstore: remove %s: %w", name, err))
 		}

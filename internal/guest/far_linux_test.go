@@ -21,6 +21,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/netlab"
 	"oxpd/internal/port"
+	"oxpd/octep/csr"
 	"oxpd/rpc/msg"
 )
 
@@ -112,6 +113,8 @@ func (f *far) do(line string, r io.Reader, w io.Writer) error {
 	switch what, number, _ := strings.Cut(line, " "); {
 	case what == "refused":
 		answer = fmt.Sprint(f.card.Counter(msg.CntDropMTUExceeded))
+	case what == "once": // what is done once in a boot
+		answer = once(f.card)
 	case numbered(number, &n) != nil:
 		answer = "what? " + line
 	case what == "ping": // the guest, with n bytes
@@ -129,6 +132,10 @@ func (f *far) do(line string, r io.Reader, w io.Writer) error {
 		if _, err := w.Write(b); err != nil {
 			return err
 		}
+	case what == "stream": // n bytes that follow, as they come
+		if _, err := io.CopyN(w, r, int64(n)); err != nil {
+			return err
+		}
 	case what == "lose": // the card, for n milliseconds
 		f.work.Add(1)
 		go func() {
@@ -141,6 +148,22 @@ func (f *far) do(line string, r io.Reader, w io.Writer) error {
 	}
 	_, err := fmt.Fprintln(w, answer)
 	return err
+}
+
+// once counts the handshakes that were offered and the stores to base addresses of rings.
+func once(card *hwsim.Card) string {
+	offers, bases := 0, uint64(0)
+	for _, w := range card.HandshakeWrites() {
+		if w.Value == csr.HostLoaded {
+			offers++
+		}
+	}
+	for reg, n := range card.Accesses() {
+		if strings.HasPrefix(reg, "IN_INSTR_BADDR[") || strings.HasPrefix(reg, "OUT_SLIST_BADDR[") {
+			bases += n.Writes
+		}
+	}
+	return fmt.Sprintf("%d handshakes, %d base addresses", offers, bases)
 }
 
 func numbered(s string, n *int) error {

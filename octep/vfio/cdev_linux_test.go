@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -31,45 +32,73 @@ func (r *recorder) ioctl(_ int, request uint, arg []byte) (int, error) {
 	return 0, nil
 }
 
-// The cdev form word for word as linux/vfio.h and linux/iommufd.h have it: no kernel
-// that Debian builds has it (CONFIG_IOMMUFD), so that it is not seen to run here.
-func TestCdevForm(t *testing.T) {
+// requests are what it was asked for, without the words.
+func (r *recorder) requests() (all []string) {
+	for _, s := range r.said {
+		request, _, _ := strings.Cut(s, " ")
+		all = append(all, request)
+	}
+	return all
+}
+
+// paper is a card in files, as sysfs and /dev have it, with group and cdev.
+type paper struct {
+	dev  string
+	card *discover.Card
+	host discover.Host
+}
+
+func onPaper(t *testing.T) paper {
+	t.Helper()
 	dev, sysfs := t.TempDir(), t.TempDir()
 	dir := filepath.Join(sysfs, "bus/pci/devices/0000:01:00.0")
-	write := func(path, text string) {
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	config := string(append([]byte{0x7d, 0x17, 0, 0xa3}, make([]byte, 252)...))
+	for path, text := range map[string]string{
+		filepath.Join(dir, "vendor"):             "0x177d\n",
+		filepath.Join(dir, "device"):             "0xa300\n",
+		filepath.Join(dir, "class"):              "0x0b8000\n",
+		filepath.Join(dir, "irq"):                "0\n",
+		filepath.Join(dir, "resource"):           "0x00000000f0000000 0x00000000f07fffff 0x0000000000140204\n",
+		filepath.Join(dir, "config"):             config,
+		filepath.Join(dir, "vfio-dev/vfio3/dev"): "",
+	} {
+		write(t, path, text)
 	}
-	write(filepath.Join(dir, "vendor"), "0x177d\n")
-	write(filepath.Join(dir, "device"), "0xa300\n")
-	write(filepath.Join(dir, "class"), "0x0b8000\n")
-	write(filepath.Join(dir, "irq"), "0\n")
-	write(filepath.Join(dir, "resource"), "0x00000000f0000000 0x00000000f07fffff 0x0000000000140204\n")
-	write(filepath.Join(dir, "config"), string(append([]byte{0x7d, 0x17, 0, 0xa3}, make([]byte, 252)...)))
-	write(filepath.Join(dir, "vfio-dev/vfio3/dev"), "")
 	group := filepath.Join(sysfs, "kernel/iommu_groups/7")
 	require.NoError(t, os.MkdirAll(group, 0o755))
 	require.NoError(t, os.Symlink(group, filepath.Join(dir, "iommu_group")))
 	h := discover.Host{Sys: sysfs, Proc: t.TempDir(), Root: true}
 	c, err := h.Card("0000:01:00.0")
 	require.NoError(t, err)
+	return paper{dev, c, h}
+}
 
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+// The cdev form word for word as linux/vfio.h and linux/iommufd.h have it: no kernel
+// that Debian builds has it (CONFIG_IOMMUFD), so that it is not seen to run here.
+func TestCdevForm(t *testing.T) {
+	p := onPaper(t)
 	k := &recorder{answer: map[uint]func([]byte) error{
 		reqIOASAlloc: func(b []byte) error { le.PutUint32(b[8:], 5); return nil },
 	}}
-	f := function{c, dev, k.ioctl}
+	f := function{p.card, p.dev, k.ioctl}
 	assert.Empty(t, f.cdev(), "a kernel without either file")
 	assert.Equal(t, GroupForm, f.form())
-	write(filepath.Join(dev, "vfio/devices/vfio3"), "")
+	write(t, filepath.Join(p.dev, "vfio/devices/vfio3"), "")
 	assert.Empty(t, f.cdev(), "a kernel without iommufd")
-	write(filepath.Join(dev, "iommu"), "")
-	assert.Equal(t, filepath.Join(dev, "vfio/devices/vfio3"), f.cdev())
+	write(t, filepath.Join(p.dev, "iommu"), "")
+	assert.Equal(t, filepath.Join(p.dev, "vfio/devices/vfio3"), f.cdev())
 	assert.Equal(t, CdevForm, f.form(), "there is no group")
 
 	d := &descriptors{open: map[string]int{}}
 	_, space, err := f.openCdevForm(d)
 	require.NoError(t, err)
-	fd := d.open[nameIOMMU]
+	fd := d.open[KeptIOMMU]
 	assert.Equal(t, []string{
 		fmt.Sprintf("0x3b76 1000000000000000%s00000000", hex.EncodeToString(words(uint32(fd)))),
 		"0x3b81 0c0000000000000000000000",
@@ -81,20 +110,17 @@ func TestCdevForm(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, unix.Munmap(mem)) }()
 	at := hex.EncodeToString(longs(nil, sys.AddressOf(mem)))
-	require.NoError(t, space.MapMemory(0x100000, mem))
-	require.NoError(t, space.UnmapMemory(0x100000, 8192))
-	require.NoError(t, space.clear())
+	require.NoError(t, space.MapFile(0x100000, mem, -1, 0))
+	require.NoError(t, space.UnmapFile(0x100000, 8192))
 	assert.Equal(t, []string{
 		"0x3b85 28000000070000000500000000000000" + at + "0020000000000000" + "0000100000000000",
 		"0x3b86 1800000005000000" + "0000100000000000" + "0020000000000000",
-		"0x3b86 1800000005000000" + "0000000000000000" + "ffffffffffffffff",
 	}, k.said)
 
 	k.answer[reqIOASUnmap] = func(b []byte) error { le.PutUint64(b[16:], 4096); return nil }
-	assert.ErrorIs(t, space.UnmapMemory(0x100000, 8192), errLayout, "half of it")
+	assert.ErrorIs(t, space.UnmapFile(0x100000, 8192), errLayout, "half of it")
 	k.answer[reqIOASUnmap] = func([]byte) error { return unix.ENOENT }
-	assert.NoError(t, space.clear(), "nothing is mapped")
-	assert.ErrorIs(t, space.UnmapMemory(0x100000, 8192), unix.ENOENT)
+	assert.ErrorIs(t, space.UnmapFile(0x100000, 8192), dma.ErrStays, "none")
 
 	k.answer[reqIOASRanges] = func(b []byte) error { le.PutUint32(b[8:], 0); return nil }
 	ranges, err := space.addresses()
@@ -106,18 +132,18 @@ func TestCdevForm(t *testing.T) {
 	require.NoError(t, d.close())
 }
 
-// Maps of an earlier process go before the first of this one.
-func TestFresh(t *testing.T) {
-	k := &recorder{answer: map[uint]func([]byte) error{}}
-	f := &fresh{iommu: ioas{k.ioctl, 3, 5}}
-	require.NoError(t, f.MapMemory(0x100000, make([]byte, 4096)))
-	require.NoError(t, f.MapMemory(0x102000, make([]byte, 4096)))
-	require.Len(t, k.said, 3, "what an earlier process mapped goes once")
-	assert.Contains(t, k.said[0], "0x3b86")
-	k.answer[reqIOASUnmap] = func([]byte) error { return unix.EIO }
-	f = &fresh{iommu: ioas{k.ioctl, 3, 5}}
-	assert.ErrorIs(t, f.MapMemory(0x100000, make([]byte, 4096)), unix.EIO)
-	assert.ErrorIs(t, f.MapMemory(0x100000, make([]byte, 4096)), unix.EIO)
+// A kernel before 6.0 says that it took nothing away, for what another process mapped.
+func TestContainerUnmap(t *testing.T) {
+	taken := uint64(0)
+	k := &recorder{answer: map[uint]func([]byte) error{
+		reqUnmap: func(b []byte) error { le.PutUint64(b[16:], taken); return nil },
+	}}
+	c := container{k.ioctl, 3}
+	assert.ErrorIs(t, c.UnmapFile(0x100000, 8192), dma.ErrStays)
+	taken = 4096
+	assert.ErrorIs(t, c.UnmapFile(0x100000, 8192), errLayout)
+	taken = 8192
+	assert.NoError(t, c.UnmapFile(0x100000, 8192))
 }
 
 // Who refuses is asked before anything is opened.

@@ -25,9 +25,10 @@ type Device struct {
 	fds     descriptors
 	fd      int   // of the function
 	config  int64 // where config space lies in it
+	adopted bool  // by descriptors that somebody else has
 
 	bar0, bar2 bar
-	dma        *dma.Translated
+	dma        *dma.Kept // nil before it was made
 
 	mu     sync.Mutex
 	closed bool
@@ -35,15 +36,13 @@ type Device struct {
 	irqs   sys.Vectors
 }
 
-// Open opens a card that discover has found and vfio-pci has. It touches no BAR and
-// leaves bus mastering as it is.
+// Open opens a card that discover has found and vfio-pci has, and keeps other processes
+// from doing so, and from unbinding it, until Close. It touches no BAR and leaves bus
+// mastering as it is. It keeps nothing: that is for Keep, at once.
 //
 // Errors: *ResetError, before anything is opened; *OpenError.
 func Open(ctx context.Context, h discover.Host, c *discover.Card, o Options) (*Device, error) {
 	fail := func(err error, do string) (*Device, error) { return nil, &OpenError{c.Address, err, do} }
-	if o.Dev == "" {
-		o.Dev = "/dev"
-	}
 	switch err := ctx.Err(); {
 	case err != nil:
 		return fail(err, "")
@@ -57,17 +56,24 @@ func Open(ctx context.Context, h discover.Host, c *discover.Card, o Options) (*D
 	if m := missing(h, c, o); len(m) > 0 && !o.AcceptReset {
 		return nil, &ResetError{c.Address, m}
 	}
-	d := &Device{kernel: sys.Ioctl, address: c.Address, fds: descriptors{store: o.Store, open: map[string]int{}}, irqs: sys.Vectors{}}
-	if err := d.open(function{c, o.Dev, sys.Ioctl}, o.Form); err != nil {
+	d := newDevice(c)
+	if err := d.open(function{c, o.dev(), sys.Ioctl}, o.Form); err != nil {
 		return fail(errors.Join(err, d.Close()), "")
 	}
 	return d, nil
+}
+
+func newDevice(c *discover.Card) *Device {
+	return &Device{kernel: sys.Ioctl, address: c.Address, fds: descriptors{open: map[string]int{}}, irqs: sys.Vectors{}}
 }
 
 // open opens the files and looks whether what is there is a card's shape.
 func (d *Device) open(f function, form Form) (err error) {
 	if form == AnyForm {
 		form = f.form()
+	}
+	if _, err := d.fds.get(KeptLock, f.lock); err != nil {
+		return err
 	}
 	var space iommu
 	if form == CdevForm {
@@ -85,7 +91,12 @@ func (d *Device) open(f function, form Form) (err error) {
 	if err != nil {
 		return err
 	}
-	d.dma = dma.NewTranslated(&fresh{iommu: space}, ranges)
+	if d.dma, err = dma.NewKept(space, ranges); err != nil {
+		return err
+	}
+	if s, ok := space.(ioas); ok {
+		d.dma.SetMark(uint64(s.id))
+	}
 	return nil
 }
 
@@ -153,7 +164,7 @@ func (d *Device) BAR0() mmio.Space { return &d.bar0.Pieces }
 // BAR2 implements octep.Device.
 func (d *Device) BAR2() mmio.Space { return &d.bar2.Pieces }
 
-// DMA implements octep.Device. The memory ends with this process.
+// DMA implements octep.Device. The memory ends with this process, unless it is kept.
 func (d *Device) DMA() dma.Provider { return d.dma }
 
 // Sizes of config space: the least that a function has, and that of PCI Express.
@@ -301,8 +312,8 @@ func (d *Device) setIRQs(first int, fds ...int) error {
 	return nil
 }
 
-// Close implements octep.Device. When no store keeps the descriptors the kernel clears
-// bus mastering, ends the maps, and may reset the card.
+// Close implements octep.Device. When nobody keeps the descriptors the kernel clears bus
+// mastering, ends the maps, and may reset the card.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -311,11 +322,15 @@ func (d *Device) Close() error {
 	}
 	d.closed = true
 	var errs []error
-	if d.msix {
+	kept := d.dma != nil && d.dma.Keeps()
+	if d.msix && !kept {
 		errs = append(errs, d.noIRQs())
 	}
 	d.irqs.Close()
 	errs = append(errs, d.bar0.unmap(), d.bar2.unmap(), d.fds.close())
+	if d.dma != nil {
+		errs = append(errs, d.dma.Close())
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("vfio: close %s: %w", d.address, err)
 	}

@@ -19,6 +19,20 @@ func Open(_ context.Context, _ discover.Host, c *discover.Card, _ Options) (*Dev
 	return nil, &OpenError{c.Address, errors.ErrUnsupported, ""}
 }
 
+// Adopt works on Linux alone.
+func Adopt(c *discover.Card, _ Options, _ func(name string) (fd int, ok bool)) (*Device, error) {
+	return nil, &AdoptError{c.Address, errors.ErrUnsupported}
+}
+
+// Keep hands over nothing.
+func (*Device) Keep(func(name string, fd int) error) error { return errors.ErrUnsupported }
+
+// SetKeeps changes nothing.
+func (*Device) SetKeeps(bool) {}
+
+// Stays are none.
+func (*Device) Stays() []string { return nil }
+
 // Name implements octep.Device.
 func (*Device) Name() string { return "" }
 

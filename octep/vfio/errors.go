@@ -27,6 +27,8 @@ func (e *OpenError) Hint() string {
 	switch {
 	case e.Do != "":
 		return e.Do
+	case errors.Is(e.Err, discover.ErrBusy):
+		return "stop it first: oxpd stop; one that a service manager keeps: systemctl clean --what=fdstore oxpd"
 	case errors.Is(e.Err, syscall.EBUSY):
 		return "another process has it: oxpd stop, or end that one"
 	case errors.Is(e.Err, fs.ErrPermission):

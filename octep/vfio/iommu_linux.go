@@ -4,22 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"oxpd/internal/dma"
 	"oxpd/internal/sys"
 	"oxpd/internal/vfu"
+	"oxpd/octep/discover"
 )
 
 // iommu is the address space of the card, in one of the two forms.
 type iommu interface {
-	dma.Translator
+	dma.FileMapper
 	// addresses are those that it takes maps at.
 	addresses() ([]dma.Range, error)
-	// clear takes every map away, also those of an earlier process.
-	clear() error
 }
 
 // call makes an ioctl whose result is only that it succeeded.
@@ -36,14 +34,15 @@ type container struct {
 	fd int
 }
 
-// MapMemory implements dma.Translator.
-func (c container) MapMemory(bus uint64, mem []byte) error {
+// MapFile implements dma.FileMapper. What counts is where the bytes are mapped here.
+func (c container) MapFile(bus uint64, mem []byte, _ int, _ int64) error {
 	m := vfu.Map{ArgSize: vfu.MapSize, Flags: vfu.MapRead | vfu.MapWrite, Offset: sys.AddressOf(mem), Address: bus, Size: uint64(len(mem))}
 	return c.call(c.fd, "map memory", reqMap, m.Append(nil))
 }
 
-// UnmapMemory implements dma.Translator.
-func (c container) UnmapMemory(bus uint64, size int) error {
+// UnmapFile implements dma.FileMapper. Linux before 6.0 takes no map away that another
+// process made, and says that it was nothing.
+func (c container) UnmapFile(bus uint64, size int) error {
 	arg := vfu.Unmap{ArgSize: vfu.UnmapSize, Address: bus, Size: uint64(size)}.Append(nil)
 	if err := c.call(c.fd, "unmap memory", reqUnmap, arg); err != nil {
 		return err
@@ -53,14 +52,14 @@ func (c container) UnmapMemory(bus uint64, size int) error {
 
 // exactly compares what was unmapped with what was to be.
 func exactly(done uint64, size int) error {
-	if done != uint64(size) {
+	switch done {
+	case uint64(size):
+		return nil
+	case 0:
+		return fmt.Errorf("unmap memory: nothing was mapped: %w", dma.ErrStays)
+	default:
 		return fmt.Errorf("unmap memory: %d bytes were mapped, want %d: %w", done, size, errLayout)
 	}
-	return nil
-}
-
-func (c container) clear() error {
-	return c.call(c.fd, "unmap all memory", reqUnmap, vfu.Unmap{ArgSize: vfu.UnmapSize, Flags: vfu.UnmapAll}.Append(nil))
 }
 
 func (c container) addresses() ([]dma.Range, error) {
@@ -115,27 +114,23 @@ func newIOAS(k kernel, fd int) (ioas, error) {
 	return ioas{k, fd, le.Uint32(arg[8:])}, nil
 }
 
-// MapMemory implements dma.Translator.
-func (s ioas) MapMemory(bus uint64, mem []byte) error {
+// MapFile implements dma.FileMapper. What counts is where the bytes are mapped here.
+func (s ioas) MapFile(bus uint64, mem []byte, _ int, _ int64) error {
 	arg := longs(words(40, ioasFixed|ioasReadable|ioasWritable, s.id, 0), sys.AddressOf(mem), uint64(len(mem)), bus)
 	return s.call(s.fd, "map memory", reqIOASMap, arg)
 }
 
-// UnmapMemory implements dma.Translator.
-func (s ioas) UnmapMemory(bus uint64, size int) error {
+// UnmapFile implements dma.FileMapper.
+func (s ioas) UnmapFile(bus uint64, size int) error {
 	arg := longs(words(24, s.id), bus, uint64(size))
-	if err := s.call(s.fd, "unmap memory", reqIOASUnmap, arg); err != nil {
+	err := s.call(s.fd, "unmap memory", reqIOASUnmap, arg)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return errors.Join(err, dma.ErrStays)
+	case err != nil:
 		return err
 	}
 	return exactly(le.Uint64(arg[16:]), size)
-}
-
-func (s ioas) clear() error {
-	err := s.call(s.fd, "unmap all memory", reqIOASUnmap, longs(words(24, s.id), 0, ^uint64(0)))
-	if errors.Is(err, unix.ENOENT) {
-		return nil // there is none
-	}
-	return err
 }
 
 // addresses asks with room for what a page holds: memory that the kernel may write and
@@ -157,34 +152,18 @@ func (s ioas) addresses() ([]dma.Range, error) {
 	return pairs(page, int(n)), nil
 }
 
-// fresh is an address space that may still have maps of an earlier process, which go
-// before the first of this one comes.
-type fresh struct {
-	iommu
-	once sync.Once
-	err  error
-}
-
-// MapMemory implements dma.Translator.
-func (f *fresh) MapMemory(bus uint64, mem []byte) error {
-	if f.once.Do(func() { f.err = f.clear() }); f.err != nil {
-		return f.err
-	}
-	return f.iommu.MapMemory(bus, mem)
-}
-
 // openGroup makes a container and puts the card's group into it. It returns the
 // group's descriptor too.
 func (f function) openGroup(d *descriptors) (iommu, int, error) {
 	number := f.card.IOMMU.Group
-	cfd, err := d.get(nameIOMMU, func() (int, error) { return openFile(f.container()) })
+	cfd, err := d.get(KeptIOMMU, func() (int, error) { return openFile(f.container()) })
 	if err != nil {
 		return nil, -1, err
 	}
 	if v, err := sys.IoctlValue(cfd, reqAPIVersion, 0); err != nil || v != 0 {
 		return nil, -1, fmt.Errorf("vfio of version %d, want 0: %w", v, errors.Join(err, errLayout))
 	}
-	gfd, err := d.get(nameGroup, func() (int, error) { return openFile(f.group()) })
+	gfd, err := d.get(KeptGroup, func() (int, error) { return openFile(f.group()) })
 	if err != nil {
 		return nil, -1, err
 	}
@@ -196,13 +175,11 @@ func (f function) openGroup(d *descriptors) (iommu, int, error) {
 	if flags&groupViable == 0 {
 		return nil, -1, fmt.Errorf("group %s: %w", number, ErrNotViable)
 	}
-	if flags&groupContainerSet == 0 {
-		if err := f.call(gfd, "put group "+number+" into a container", reqGroupContainer, words(uint32(cfd))); err != nil {
-			return nil, -1, err
-		}
-		if _, err := sys.IoctlValue(cfd, reqSetIOMMU, extType1v2); err != nil {
-			return nil, -1, fmt.Errorf("set the type of IOMMU: %w", err)
-		}
+	if err := f.call(gfd, "put group "+number+" into a container", reqGroupContainer, words(uint32(cfd))); err != nil {
+		return nil, -1, err
+	}
+	if _, err := sys.IoctlValue(cfd, reqSetIOMMU, extType1v2); err != nil {
+		return nil, -1, fmt.Errorf("set the type of IOMMU: %w", err)
 	}
 	return container{f.kernel, cfd}, gfd, nil
 }
@@ -213,7 +190,7 @@ func (f function) openGroupForm(d *descriptors) (device int, _ iommu, err error)
 	if err != nil {
 		return -1, nil, err
 	}
-	device, err = d.get(nameDevice, func() (int, error) {
+	device, err = d.get(KeptDevice, func() (int, error) {
 		fd, err := f.kernel(gfd, reqGroupDevice, append([]byte(f.card.Address), 0))
 		if err != nil {
 			return -1, fmt.Errorf("open it through group %s: %w", f.card.IOMMU.Group, err)
@@ -223,31 +200,41 @@ func (f function) openGroupForm(d *descriptors) (device int, _ iommu, err error)
 	return device, space, err
 }
 
-// openCdevForm opens the function by its own device file. One that came from a store
-// is bound already; its address space is replaced.
+// openCdevForm opens the function by its own device file, and gives it an address space.
 func (f function) openCdevForm(d *descriptors) (device int, _ iommu, err error) {
 	path := f.cdev()
 	if path == "" {
 		return -1, nil, errNoCdev
 	}
-	came := d.came(nameDevice)
-	fd, err := d.get(nameIOMMU, func() (int, error) { return openFile(f.iommufd()) })
+	fd, err := d.get(KeptIOMMU, func() (int, error) { return openFile(f.iommufd()) })
 	if err != nil {
 		return -1, nil, err
 	}
-	if device, err = d.get(nameDevice, func() (int, error) { return openFile(path) }); err != nil {
+	if device, err = d.get(KeptDevice, func() (int, error) { return openFile(path) }); err != nil {
 		return -1, nil, err
 	}
-	if !came {
-		if err := f.call(device, "bind it to iommufd", reqBindIOMMUFD, words(16, 0, uint32(fd), 0)); err != nil {
-			return -1, nil, err
-		}
+	if err := f.call(device, "bind it to iommufd", reqBindIOMMUFD, words(16, 0, uint32(fd), 0)); err != nil {
+		return -1, nil, err
 	}
 	space, err := newIOAS(f.kernel, fd)
 	if err != nil {
 		return -1, nil, err
 	}
 	return device, space, f.call(device, "attach it to an address space", reqAttachIOMMUFD, words(12, 0, space.id))
+}
+
+// lock claims the function by its config space in sysfs, which nobody unbinds from its
+// driver then (discover.Lock): the kernel would wait there until no descriptor is left.
+func (f function) lock() (int, error) {
+	config, err := os.Open(f.card.File("config"))
+	if err != nil {
+		return -1, err
+	}
+	defer config.Close() // what counts is the copy
+	if err := discover.Lock(config); err != nil {
+		return -1, err
+	}
+	return unix.FcntlInt(config.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 }
 
 func openFile(path string) (int, error) {

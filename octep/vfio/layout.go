@@ -32,9 +32,8 @@ const (
 	reqBindIOMMUFD    = 0x3b76 // argsz, flags, descriptor s32, id u32
 	reqAttachIOMMUFD  = 0x3b77 // argsz, flags, id of address space u32
 
-	extType1v2        = 3
-	groupViable       = 1 << 0
-	groupContainerSet = 1 << 1
+	extType1v2  = 3
+	groupViable = 1 << 0
 )
 
 // Requests of /dev/iommu (include/uapi/linux/iommufd.h): _IO(';', 0x80 + n). Each

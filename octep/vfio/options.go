@@ -1,18 +1,21 @@
 package vfio
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Store keeps descriptors while no process has them: internal/fdstore.
 type Store interface {
 	// Why is the reason that nothing is kept, "" when it is.
 	Why() string
-	// Came tells whether an earlier process left a descriptor of that name.
-	Came(name string) bool
-	// Take gives it to the caller, who closes it; the store has its own.
-	Take(name string) (fd int, ok bool)
-	// Put stores a descriptor, which stays the caller's.
-	Put(name string, fd int) error
+	// Most is how many descriptors it can hold.
+	Most() int
 }
+
+// places are those of a store that hold all of oxpd: five of the card, the state, and
+// twelve interfaces. A store with fewer is given up on the way, and closes what it has.
+const places = 5 + 1 + 12
 
 // Form is the way into the kernel.
 type Form string
@@ -32,16 +35,28 @@ type Options struct {
 	Form Form
 	// AcceptReset opens the card also where that, or closing it, may reset it.
 	AcceptReset bool
-	// Store keeps the descriptors; nil: nothing does.
+	// Store will be given the descriptors (Device.Keep); nil: nobody will.
 	Store Store
 	// Dev is the root of device files; empty: /dev.
 	Dev string
 }
 
-// why is the reason that nothing keeps descriptors.
-func (o Options) why() string {
-	if o.Store == nil {
-		return "there is no descriptor store"
+func (o Options) dev() string {
+	if o.Dev == "" {
+		return "/dev"
 	}
-	return o.Store.Why()
+	return o.Dev
+}
+
+// why is the reason that nothing keeps descriptors, "" when something does.
+func (o Options) why() string {
+	switch {
+	case o.Store == nil:
+		return "there is no descriptor store"
+	case o.Store.Why() != "":
+		return o.Store.Why()
+	case o.Store.Most() < places:
+		return fmt.Sprintf("the descriptor store has %d places, and oxpd needs %d", o.Store.Most(), places)
+	}
+	return ""
 }

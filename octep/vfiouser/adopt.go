@@ -135,7 +135,7 @@ func (d *Device) goOn(take func(name string) (int, bool)) error {
 		return errors.New("its memory was not kept")
 	}
 	var err error
-	if d.dma, err = dma.OpenKept(mapper{d.conn}, fd); err != nil {
+	if d.dma, err = dma.OpenKept(mapper{d.conn}, fd, nil); err != nil {
 		closeFD(fd)
 	}
 	return err

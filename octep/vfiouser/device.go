@@ -81,7 +81,7 @@ func open(ctx context.Context, path string) (*Device, error) {
 		err = d.attach()
 	}
 	if err == nil {
-		d.dma, err = dma.NewKept(mapper{d.conn})
+		d.dma, err = dma.NewKept(mapper{d.conn}, nil)
 	}
 	if err != nil {
 		return nil, errors.Join(err, ctx.Err(), d.Close())
@@ -262,8 +262,8 @@ func (d *Device) Close() error {
 type mapper struct{ c *conn }
 
 // MapFile implements dma.FileMapper.
-func (m mapper) MapFile(bus uint64, size, fd int, off int64) error {
-	to := vfu.Map{ArgSize: vfu.MapSize, Flags: vfu.MapRead | vfu.MapWrite, Offset: uint64(off), Address: bus, Size: uint64(size)}
+func (m mapper) MapFile(bus uint64, mem []byte, fd int, off int64) error {
+	to := vfu.Map{ArgSize: vfu.MapSize, Flags: vfu.MapRead | vfu.MapWrite, Offset: uint64(off), Address: bus, Size: uint64(len(mem))}
 	_, _, err := m.c.call(vfu.MapDMA, to.Append(nil), fd)
 	return err
 }
@@ -271,8 +271,11 @@ func (m mapper) MapFile(bus uint64, size, fd int, off int64) error {
 // UnmapFile implements dma.FileMapper. A server that has gone reaches nothing.
 func (m mapper) UnmapFile(bus uint64, size int) error {
 	_, _, err := m.c.call(vfu.UnmapDMA, vfu.Unmap{ArgSize: vfu.UnmapSize, Address: bus, Size: uint64(size)}.Append(nil))
-	if errors.Is(err, mmio.ErrGone) {
+	switch {
+	case errors.Is(err, mmio.ErrGone):
 		return nil
+	case errors.Is(err, unix.ENOENT):
+		return errors.Join(err, dma.ErrStays)
 	}
 	return err
 }

@@ -33,6 +33,7 @@ type Manager struct {
 	told    map[string]int // how often each assignment came
 	refused int
 	env     []string
+	via     []string
 
 	ear  sync.Mutex // held while it listens
 	deaf bool
@@ -47,6 +48,7 @@ type kept struct {
 // one without a store.
 func New(dir string, most int) (*Manager, error) {
 	m := &Manager{path: filepath.Join(dir, "notify"), most: most, quit: make(chan struct{}), done: make(chan struct{}), told: map[string]int{}}
+	m.Via("/bin/sh", "-c", `export LISTEN_PID=$$; exec "$0" "$@"`)
 	var err error
 	if m.sock, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"}); err != nil {
 		return nil, fmt.Errorf("fdtest: listen: %w", err)
@@ -90,8 +92,8 @@ func (m *Manager) Start(cmd *exec.Cmd) error {
 		}
 		env = append(env, "LISTEN_FDS="+strconv.Itoa(len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
 		// The process that is the service knows its own number.
-		cmd.Args = append([]string{"sh", "-c", `export LISTEN_PID=$$; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
-		cmd.Path = "/bin/sh"
+		cmd.Args = append(append(append([]string(nil), m.via...), cmd.Path), cmd.Args[1:]...)
+		cmd.Path = m.via[0]
 	}
 	cmd.Env = env
 	return cmd.Start()
@@ -130,6 +132,14 @@ func (m *Manager) Setenv(key, value string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.env = append(m.env, key+"="+value)
+}
+
+// Via names a program that becomes the service, where there is no shell to do so: it is
+// given the service's path and arguments, and sets LISTEN_PID to its own number.
+func (m *Manager) Via(program ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.via = program
 }
 
 // Drop forgets a descriptor.

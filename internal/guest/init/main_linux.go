@@ -1,7 +1,7 @@
 // Command init is the first process of a test guest: it mounts what programs expect,
 // loads kernel modules, runs the commands in /commands one after the other, and ends
-// the guest. What it has to say goes to the second serial port, line by line, as
-// internal/guest reads it.
+// the guest. Beside them it is a service manager (internal/guest/service). What it has
+// to say goes to the second serial port, line by line, as internal/guest reads it.
 //
 // Where there is a systemd, it loads the modules and hands over; a service of systemd's
 // is this program again, and runs the commands.
@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"oxpd/internal/guest/service"
 )
 
 // systemd is where Debian has it.
@@ -24,7 +26,13 @@ const systemd = "/usr/lib/systemd/systemd"
 // path is where programs are.
 const path = "/:/usr/sbin:/usr/bin"
 
+// become has this program become another one, as a service.
+const become = "become"
+
 func main() {
+	if len(os.Args) > 2 && os.Args[1] == become {
+		panic(service.Become(os.Args[2:])) // which returns when there is no such program
+	}
 	first := os.Getpid() == 1 // not under systemd, which has started this one
 	if _, err := os.Stat(systemd); err == nil && first {
 		loadAll(os.Stderr)
@@ -42,6 +50,7 @@ func main() {
 	}
 	if first {
 		loadAll(port)
+		go func() { fmt.Fprintf(port, "init: %v\n", service.Serve("/init", become)) }()
 	}
 	for _, c := range lines("/commands") {
 		run(port, c)

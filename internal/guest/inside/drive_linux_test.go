@@ -38,15 +38,16 @@ const (
 
 // daemon is oxpd run in a network namespace of its own.
 type daemon struct {
-	ns     *netlab.NS
-	cmd    *exec.Cmd
-	socket string
-	log    string
-	ended  chan error
+	ns      *netlab.NS
+	args    []string
+	process *os.Process
+	socket  string
+	log     string
+	ended   chan error
 }
 
-// startDaemon starts oxpd run. It is killed with the test, if it has not ended by then.
-func startDaemon(t *testing.T, access string, args ...string) *daemon {
+// newDaemon prepares one.
+func newDaemon(t *testing.T, access string, args ...string) *daemon {
 	t.Helper()
 	dir := t.TempDir()
 	ns, err := netlab.New()
@@ -56,13 +57,22 @@ func startDaemon(t *testing.T, access string, args ...string) *daemon {
 	config := filepath.Join(dir, "oxpd.yaml")
 	require.NoError(t, os.WriteFile(config, []byte("access: "+access+"\n"), 0o644))
 	d := &daemon{ns: ns, socket: filepath.Join(dir, "s"), log: filepath.Join(dir, "log"), ended: make(chan error, 1)}
+	d.args = append([]string{oxpd, "run", "--config", config, "--socket", d.socket}, args...)
+	return d
+}
+
+// startDaemon starts oxpd run. It is killed with the test, if it has not ended by then.
+func startDaemon(t *testing.T, access string, args ...string) *daemon {
+	t.Helper()
+	d := newDaemon(t, access, args...)
 	log, err := os.Create(d.log)
 	require.NoError(t, err)
 	defer log.Close()
-	d.cmd = exec.Command(oxpd, append([]string{"run", "--config", config, "--socket", d.socket}, args...)...)
-	d.cmd.Stdout, d.cmd.Stderr = log, log
-	require.NoError(t, ns.Start(d.cmd))
-	go func() { d.ended <- d.cmd.Wait() }()
+	cmd := exec.Command(d.args[0], d.args[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	require.NoError(t, d.ns.Start(cmd))
+	d.process = cmd.Process
+	go func() { d.ended <- cmd.Wait() }()
 	return d
 }
 
@@ -86,10 +96,15 @@ func (d *daemon) call(t *testing.T, args ...string) []byte {
 // status is what oxpd status says.
 type status struct {
 	State   string
+	PID     int
 	PortsUp int `json:"ports_up"`
 	Device  struct {
 		Name string
 		Lost uint64
+	}
+	Restart struct {
+		Seamless bool
+		Costs    []string
 	}
 }
 
@@ -112,16 +127,23 @@ func (d *daemon) stat(t *testing.T, name string) uint64 {
 // end waits until the daemon has ended, which it does without an error.
 func (d *daemon) end(t *testing.T) {
 	t.Helper()
-	select {
-	case err := <-d.ended:
-		require.NoError(t, err, d.said(t))
-	case <-time.After(hang):
-		t.Fatalf("the daemon does not end\n%s", d.said(t))
-	}
+	require.NoError(t, d.over(t), d.said(t))
 	links, err := d.ns.Links()
 	require.NoError(t, err)
 	for _, l := range links {
 		assert.False(t, strings.HasPrefix(l.Name, "oxp"), "%s is still there", l.Name)
+	}
+}
+
+// over waits until the daemon has ended, and returns how.
+func (d *daemon) over(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-d.ended:
+		return err
+	case <-time.After(hang):
+		t.Fatalf("the daemon does not end\n%s", d.said(t))
+		return nil
 	}
 }
 
@@ -258,7 +280,7 @@ func drives(t *testing.T, d *daemon, dir string, interrupts bool) {
 		}, hang, 100*time.Millisecond, d.said(t))
 		require.Eventually(t, func() bool { return d.ping(8972) == nil }, hang, 10*time.Millisecond, d.said(t))
 	})
-	require.NoError(t, d.cmd.Process.Signal(unix.SIGTERM))
+	require.NoError(t, d.process.Signal(unix.SIGTERM))
 	d.end(t)
 }
 
@@ -268,7 +290,7 @@ func ends(t *testing.T, d *daemon, stage string) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(d.said(t), `msg="stage begins" stage=`+stage+" ")
 	}, hang, time.Millisecond, stage)
-	require.NoError(t, d.cmd.Process.Signal(unix.SIGTERM))
+	require.NoError(t, d.process.Signal(unix.SIGTERM))
 	d.end(t)
 }
 
@@ -317,7 +339,7 @@ func TestSysfsRemoved(t *testing.T) {
 		s := d.status(t)
 		return s.Device.Lost == 1 && s.State == "gone"
 	}, hang, 100*time.Millisecond, d.said(t))
-	require.NoError(t, d.cmd.Process.Signal(unix.SIGTERM))
+	require.NoError(t, d.process.Signal(unix.SIGTERM))
 	d.end(t)
 }
 
@@ -334,7 +356,11 @@ func TestVFIODrives(t *testing.T) {
 	}
 	assert.Contains(t, d.said(t), "what a reset does to a coprocessor that runs is on no record")
 	assert.Contains(t, d.said(t), "or accept a reset: --i-accept-reset")
-	drives(t, startDaemon(t, "vfio", "--i-accept-reset"), card(t), true)
+	d = startDaemon(t, "vfio", "--i-accept-reset")
+	s := d.status(t, "--wait=90s")
+	assert.False(t, s.Restart.Seamless)
+	assert.Contains(t, s.Restart.Costs, "a reboot of the coprocessor: its memory ends with oxpd, and the kernel may reset the card when nobody has it open (not started by a service manager)")
+	drives(t, d, card(t), true)
 }
 
 // TestVFIOEnds: SIGTERM in each stage.

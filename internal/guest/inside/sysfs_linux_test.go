@@ -100,7 +100,7 @@ func TestSysfs(t *testing.T) {
 	assert.EqualValues(t, 9<<21, fi.Size())
 	sigterm := func() {
 		t.Helper()
-		require.NoError(t, d.cmd.Process.Signal(unix.SIGTERM))
+		require.NoError(t, d.process.Signal(unix.SIGTERM))
 		d.end(t)
 		assert.FileExists(t, memory, "the card may still write to it")
 	}
@@ -119,7 +119,7 @@ func TestSysfs(t *testing.T) {
 		frames()
 	}
 	goesOn()
-	require.NoError(t, d.cmd.Process.Kill())
+	require.NoError(t, d.process.Kill())
 	require.Error(t, <-d.ended)
 	goesOn()
 	sigterm()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
 	"oxpd/octep"
 	"oxpd/octep/csr"
@@ -61,12 +62,9 @@ type store map[string]int
 
 func (s store) Why() string { return "" }
 
-func (s store) Came(name string) bool {
-	_, ok := s[name]
-	return ok
-}
+func (s store) Most() int { return 64 }
 
-func (s store) Take(name string) (int, bool) {
+func (s store) take(name string) (int, bool) {
 	fd, ok := s[name]
 	if !ok {
 		return -1, false
@@ -75,7 +73,7 @@ func (s store) Take(name string) (int, bool) {
 	return fd, err == nil
 }
 
-func (s store) Put(name string, fd int) (err error) {
+func (s store) put(name string, fd int) (err error) {
 	s[name], err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	return err
 }
@@ -142,7 +140,7 @@ func TestVFIO(t *testing.T) {
 				_, err := vfio.Open(ctx, h, find(t, h, address), vfio.Options{Form: form, AcceptReset: true})
 				var o *vfio.OpenError
 				require.ErrorAs(t, err, &o)
-				assert.ErrorIs(t, err, unix.EBUSY)
+				assert.ErrorIs(t, err, discover.ErrBusy)
 				assert.Contains(t, o.Hint(), "oxpd stop")
 			})
 			t.Run("memory", func(t *testing.T) { memory(t, d) })
@@ -157,14 +155,39 @@ func TestVFIO(t *testing.T) {
 				assert.Error(t, d.BindIRQ(80, func() {}))
 			})
 			t.Run("a wrong address", func(t *testing.T) { wrongAddress(t, d) })
-			t.Run("closed and opened again", func(t *testing.T) {
+			t.Run("nobody takes its driver away", func(t *testing.T) {
+				_, _, err := h.Unbind(address)
+				assert.ErrorIs(t, err, discover.ErrBusy, "the kernel would wait for the descriptors")
+			})
+			t.Run("the next process goes on with it", func(t *testing.T) {
 				mmio.Store64(d.BAR0(), csr.InIntLevels.Queue(9), 0x77)
-				require.NoError(t, d.Close())
-				d, err = vfio.Open(ctx, h, find(t, h, address), vfio.Options{Form: form, Store: s})
+				r, err := d.DMA().Alloc("kept", 8192, 4096)
 				require.NoError(t, err)
+				mem, _ := r.At(0, 8)
+				copy(mem, "was here")
+				require.NoError(t, octep.SetBusMaster(d, true))
+				require.NoError(t, d.Keep(s.put))
+				d.SetKeeps(true)
+				require.NoError(t, d.Close())
+				assert.True(t, busMaster(t, card(t)))
+
+				d, err = vfio.Adopt(find(t, h, address), vfio.Options{}, s.take)
+				require.NoError(t, err)
+				v, err := d.ConfigRead(csr.CfgCommand, 2)
+				require.NoError(t, err)
+				assert.NotZero(t, v&csr.CfgCommandBusMaster)
 				assert.EqualValues(t, 0x77, mmio.Load64(d.BAR0(), csr.InIntLevels.Queue(9)), "it was not reset")
-				require.NoError(t, d.BindIRQ(16, func() {}))
+				held, err := d.DMA().(dma.Holder).Held("kept", 8192, 4096)
+				require.NoError(t, err)
+				assert.Equal(t, r.Bus(), held.Bus())
+				mem, _ = held.At(0, 8)
+				assert.Equal(t, "was here", string(mem))
+				require.NoError(t, d.DMA().Free(held), "exactly what is mapped")
+				for v := range csr.MSIXVectors {
+					require.NoError(t, d.BindIRQ(v, func() {}))
+				}
 				memory(t, d)
+				require.NoError(t, octep.SetBusMaster(d, false))
 			})
 		})
 	}
@@ -219,7 +242,6 @@ func memory(t *testing.T, d *vfio.Device) {
 		assert.Error(t, d.DMA().Free(a))
 	}
 	require.NoError(t, d.DMA().Free(before))
-	assert.False(t, d.DMA().Keeps())
 }
 
 // decodingOff: the kernel takes mappings away while memory decoding is off, and an

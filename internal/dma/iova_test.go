@@ -1,7 +1,6 @@
 package dma
 
 import (
-	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -9,72 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// translator is an IOMMU that takes exact maps alone.
-type translator struct {
-	maps   map[uint64]int
-	refuse error
-}
-
-func (m *translator) MapMemory(bus uint64, mem []byte) error {
-	if m.refuse != nil {
-		return m.refuse
-	}
-	for at, n := range m.maps {
-		if bus < at+uint64(n) && at < bus+uint64(len(mem)) {
-			return errors.New("overlaps")
-		}
-	}
-	m.maps[bus] = len(mem)
-	return nil
-}
-
-func (m *translator) UnmapMemory(bus uint64, size int) error {
-	if m.maps[bus] != size {
-		return errors.New("is no map")
-	}
-	delete(m.maps, bus)
-	return nil
-}
-
 // everywhere but where x86 has its interrupts.
 var everywhere = []Range{{0, 0xfedfffff}, {0xfef00000, ^uint64(0)}}
-
-func TestTranslated(t *testing.T) {
-	iommu := &translator{maps: map[uint64]int{}}
-	p := NewTranslated(iommu, everywhere)
-	a, err := p.Alloc("a", 100, 64)
-	require.NoError(t, err)
-	assert.EqualValues(t, 1<<20, a.Bus(), "never 0")
-	assert.Equal(t, 4096, iommu.maps[1<<20], "whole pages")
-	b, err := p.Alloc("b", 4097, 1<<16)
-	require.NoError(t, err)
-	assert.EqualValues(t, 1<<20+1<<16, b.Bus())
-	c, err := p.Alloc("c", 4096, 64)
-	require.NoError(t, err)
-	assert.EqualValues(t, 1<<20+2*4096, c.Bus(), "a page behind a is nobody's")
-	mem, _ := b.At(4096, 1)
-	assert.Equal(t, []byte{0}, mem)
-	assert.False(t, p.Keeps())
-	require.NoError(t, p.Free(a))
-	again, err := p.Alloc("d", 1, 64)
-	require.NoError(t, err)
-	assert.EqualValues(t, 1<<20, again.Bus(), "what is free is used again")
-
-	iommu.refuse = errors.New("no more maps")
-	before := len(iommu.maps)
-	_, err = p.Alloc("e", 1, 64)
-	require.ErrorIs(t, err, iommu.refuse)
-	iommu.refuse = nil
-	e, err := p.Alloc("e", 1, 64)
-	require.NoError(t, err)
-	assert.EqualValues(t, 1<<20+4*4096, e.Bus(), "a refused one costs no address")
-	assert.Len(t, iommu.maps, before+1)
-	for _, r := range []*Region{b, c, again, e} {
-		require.NoError(t, p.Free(r))
-	}
-	assert.Empty(t, iommu.maps)
-	assert.Error(t, p.Free(e), "twice")
-}
 
 func TestIOVAs(t *testing.T) {
 	for _, tt := range []struct {
@@ -106,6 +41,16 @@ func TestIOVAs(t *testing.T) {
 	a.give(at, 0x4000)
 	_, err = a.take(4096, 1<<21)
 	require.ErrorIs(t, err, ErrNoAddress, "nothing is so aligned")
+
+	assert.True(t, a.reserve(0x101000, 0x1000))
+	assert.Equal(t, []Range{{0x100000, 0x100fff}, {0x102000, 0x103fff}}, a.free)
+	for name, r := range map[string]Range{ // first, and size
+		"taken": {0x101000, 0x1000}, "partly": {0x100000, 0x2000}, "beyond": {0x103000, 0x2000}, "nowhere": {0x200000, 0x1000},
+		"over the end": {0x103000, ^uint64(0) - 0xfff}, "half a page": {0x102800, 0x1000}, "of half a page": {0x102000, 0x800}, "nothing": {0x102000, 0},
+	} {
+		assert.False(t, a.reserve(r.First, r.Last), name)
+	}
+	assert.Equal(t, []Range{{0x100000, 0x100fff}, {0x102000, 0x103fff}}, a.free)
 }
 
 // Whatever is taken and given in whatever order, no two have an address in common, and

@@ -66,7 +66,7 @@ func TestConsole(t *testing.T) {
 	if _, err := exec.LookPath("busybox"); err != nil {
 		t.Skip("busybox is not installed")
 	}
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	link := filepath.Join(dir, "console")
 	card, log := serveCard(t, exe, "--vfio-user", filepath.Join(dir, "card.sock"), "--console", link+"@no-echo,mdio-zero", "--fault", "ConsoleNoise=100000", "--debug")
@@ -97,7 +97,7 @@ func TestConsole(t *testing.T) {
 
 // TestA64: the interpreter as the console's shell calls it.
 func TestA64(t *testing.T) {
-	exe := build(t)
+	exe := program()
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
 	require.NoError(t, os.WriteFile(text, []byte("hello, world"), 0o700))

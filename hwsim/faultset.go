@@ -14,7 +14,8 @@ import (
 //
 //	a switch              nothing, true or false
 //	rings                 nothing or all; numbers with commas between them
-//	a number for a ring   RING:N with commas between them
+//	a number for a ring
+//	or a switch port      RING:N, PORT:N with commas between them
 //	several switches      their numbers with commas between them
 //	a time, a number,
 //	a text                itself
@@ -97,7 +98,7 @@ func setFault(v reflect.Value, arg string) error {
 			}
 			n, err := strconv.Atoi(value)
 			if err != nil {
-				return fmt.Errorf("%q: want RING:N", value)
+				return fmt.Errorf("%d:%q: want a number behind the colon, for a ring or a port each, such as %d:1", i, value, i)
 			}
 			v.Index(i).SetInt(int64(n))
 			return nil

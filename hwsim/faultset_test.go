@@ -28,6 +28,8 @@ func TestSetFault(t *testing.T) {
 		{"a text", "Assembly", "AMDA0999-0001", func(f *Faults) { f.Assembly = "AMDA0999-0001" }},
 		{"numbers for rings", "SkipEntries", "0:5,7:1", func(f *Faults) { f.SkipEntries[0], f.SkipEntries[7] = 5, 1 }},
 		{"all of a ring's", "IgnoreBaddr", "2:-1", func(f *Faults) { f.IgnoreBaddr[2] = -1 }},
+		{"a port of the switch", "SwitchNoStick", "10:2", func(f *Faults) { f.SwitchNoStick[10] = 2 }},
+		{"of the switch", "switchid", "0x1760", func(f *Faults) { f.SwitchID = 0x1760 }},
 		{"facilities", "FacilityMissing", "2,3", func(f *Faults) { f.FacilityMissing[csr.FacNWA], f.FacilityMissing[csr.FacRPC] = true, true }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -46,7 +48,8 @@ func TestSetFault(t *testing.T) {
 		{"no time", "LateBy", "", "want a time, such as 10ms"},
 		{"a time before now", "LateBy", "-1s", "want a time, such as 10ms"},
 		{"no number", "WaitForCredit", "", "want a number"},
-		{"no number of a ring", "SkipEntries", "3", `"": want RING:N`},
+		{"no number of a ring", "SkipEntries", "3", `3:"": want a number behind the colon, for a ring or a port each, such as 3:1`},
+		{"no such port of the switch", "SwitchNoStick", "11:1", `"11:1": want numbers of 0 to 10`},
 		{"more than 32 bits", "BarmapVersion", "0x100000000", "want a number of 32 bits"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

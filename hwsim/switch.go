@@ -219,10 +219,10 @@ func (s *ethSwitch) read(dev, r int) uint16 {
 	return reg.NoAnswer
 }
 
-// write is the other one.
+// write is the other one. What is written to Port Status and Identifier is never
+// read.
 func (s *ethSwitch) write(dev, r int, v uint16) {
 	switch {
-	case dev < reg.Ports && (r == reg.PortStatus || r == reg.Identifier):
 	case dev < reg.Ports:
 		s.writePort(dev, r, v)
 	case dev == reg.Global2 && r == reg.PHYCommand:

@@ -351,12 +351,21 @@ func TestSwitchRestart(t *testing.T) {
 			h.mode(0, 1)
 			h.write(3, 5, 0x1234)
 			h.phyWrite(3, 22, 0)
-			assert.Equal(t, uint16(2), h.read(3, 8)>>12&3)
+			for p := range allPorts {
+				if p != 0 {
+					assert.Equal(t, uint16(2), h.read(p, 8)>>12&3, "port %d", p)
+				}
+			}
+			assert.Equal(t, uint16(1), h.read(0, 8)>>12&3, "not the uplink's")
+			h.c45Write(9, 4, 0x3000, 0x1234)
+			h.write(gl2, 0x18, 0x9800|3<<5|22)
 			assert.Equal(t, found&^0x3000, h.read(3, 8)&^0x3000, "the option's setter changes the field alone")
 			h.w(0, 0x9800) // under way when it starts anew
 			restart(h.c)
 			h.c.Advance(time.Second)
 			assert.Zero(t, h.r(0))
+			assert.Zero(t, h.read(gl2, 0x18))
+			assert.Zero(t, h.c45Read(9, 4, 0x3000))
 			assert.Equal(t, found, h.read(3, 8))
 			assert.Equal(t, uint16(2), h.read(0, 8)>>12&3)
 			assert.Zero(t, h.read(3, 5))

@@ -26,6 +26,7 @@ type choice struct {
 	sim         bool
 	device      string
 	acceptReset bool
+	faults      []string
 }
 
 // opener returns what opens the card that the flags name, or else the configuration, or
@@ -35,6 +36,8 @@ func opener(flags choice, cfg config.Config, usage string) (opens, error) {
 	switch {
 	case flags.sim && device != "":
 		return nil, &usageError{errors.New("--sim and --device are two cards: give one of them"), usage}
+	case len(flags.faults) > 0 && !flags.sim:
+		return nil, &usageError{errors.New("--fault is about the simulated card: give --sim, or give it to oxpd sim serve"), usage}
 	case flags.acceptReset && (flags.sim || cfg.Access != config.AccessVFIO):
 		return nil, &usageError{errors.New("--i-accept-reset is about a card that is reached with access: vfio"), usage}
 	case flags.sim:

@@ -92,6 +92,12 @@ func apart(t *testing.T, exe string, args ...string) (r result) {
 	return r
 }
 
+func TestRunWithAFault(t *testing.T) {
+	r := apart(t, build(t), "run", "--sim", "--fault", "Assembly=AMDA0999-0001", "--fault", "SwitchID=0x1760", "--socket", filepath.Join(t.TempDir(), "oxpd.sock"))
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.err, `oxpd: stage platform: assembly is "AMDA0999-0001"`)
+}
+
 func TestUsage(t *testing.T) {
 	exe := program()
 	dir := t.TempDir()
@@ -177,6 +183,8 @@ func TestUsage(t *testing.T) {
 		{"unknown command of config", []string{"config", "chck"}, 2, `unknown command "chck"`, ""},
 		{"run with two cards", []string{"run", "--sim", "--device", "vfio-user:" + none}, 2, "--sim and --device are two cards", ""},
 		{"run that accepts a reset that cannot be", []string{"run", "--i-accept-reset"}, 2, "--i-accept-reset is about a card that is reached with access: vfio", ""},
+		{"run with a fault of a real card", []string{"run", "--fault", "Gone"}, 2, "--fault is about the simulated card: give --sim", ""},
+		{"run with no such fault", []string{"run", "--sim", "--fault", "Fire"}, 2, `--fault "Fire": hwsim: no fault "Fire": want one of AgentDelay, `, ""},
 		{"run with a device of another kind", []string{"run", "--device", "eth0"}, 2, `device "eth0": want a PCI address such as 0000:01:00.0, or vfio-user:PATH`, ""},
 		{"bind of what is no device", []string{"bind", "--device", "../x"}, 2, `device "../x": want a PCI address such as 0000:01:00.0`, ""},
 		{"unbind of what is no device", []string{"unbind", "--device", "1:0"}, 2, `device "1:0": want a PCI address such as 0000:01:00.0`, ""},

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"oxpd/hwsim"
 	"oxpd/internal/daemon"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
@@ -29,8 +30,8 @@ func (a *app) runCommand() *cobra.Command {
 		Use: "run", Short: "the daemon", Args: args(0, 0),
 		Long: "Brings the card up, gives the host its twelve ports as oxp1 to oxp12, and serves until SIGTERM, SIGINT or oxpd stop.\n" +
 			"Drives the card of this machine; --device says which, if there are several. --sim drives a simulated card inside this process,\n" +
-			"--device vfio-user:PATH one that oxpd sim serve shows on a socket. With access: vfio in the configuration the card is reached through\n" +
-			"vfio-pci and an IOMMU (oxpd bind), and refused where that may reset it: what a reset does to a coprocessor that runs is on no record.\n" +
+			"with --fault as oxpd sim serve has it; --device vfio-user:PATH one that oxpd sim serve shows on a socket. With access: vfio in the\n" +
+			"configuration the card is reached through vfio-pci and an IOMMU (oxpd bind), and refused where that may reset it: what a reset does to a coprocessor that runs is on no record.\n" +
 			"SIGHUP reads the configuration file again, with the same flags laid over it: settings of ports, switch.size, link-poll and reconcile\n" +
 			"are put into force, and the log names each other key that has changed, and needs a restart. A file that is wrong changes nothing.\n" +
 			"Under a service manager that keeps descriptors, only oxpd stop removes interfaces: the next start goes on where this one ended.\n" +
@@ -44,16 +45,21 @@ func (a *app) runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			wrong, err := parseFaults(card.faults)
+			if err != nil {
+				return &usageError{err, cmd.UseLine()}
+			}
 			open, err := opener(card, cfg, cmd.UseLine())
 			if err != nil {
 				return err
 			}
-			return a.run(cmd.Context(), cfg, r, debug, open)
+			return a.run(cmd.Context(), cfg, r, debug, open, wrong)
 		},
 	}
 	cmd.Flags().BoolVar(&card.sim, "sim", false, "drive the simulated card inside this process")
 	cmd.Flags().StringVar(&card.device, "device", "", "drive the card at this PCI address, or at vfio-user:PATH, the socket of oxpd sim serve")
 	cmd.Flags().BoolVar(&card.acceptReset, "i-accept-reset", false, "with access: vfio, open the card also where that, or its end, may reset it")
+	cmd.Flags().StringArrayVar(&card.faults, "fault", nil, "with --sim, how the card misbehaves: NAME or NAME=ARGUMENT")
 	cmd.Flags().StringVar(&file, "config", "", "configuration file (see oxpd config show)")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log each control operation")
 	return cmd
@@ -80,8 +86,9 @@ func (r *reader) read(ctx context.Context) (config.Config, error) {
 	return cfg, nil
 }
 
-// run is the daemon, with the card that open opens; nil: a simulated one of its own.
-func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool, open opens) error {
+// run is the daemon, with the card that open opens; nil: a simulated one of its own,
+// with faults.
+func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool, open opens, faults hwsim.Faults) error {
 	level := slog.LevelInfo
 	if debug {
 		level = slog.LevelDebug
@@ -93,7 +100,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool,
 	simulated := open == nil
 	if simulated {
 		open = func(context.Context, *fdstore.Store, *slog.Logger) (octep.Device, error) {
-			return simcard.Open(cfg.Sim, log)
+			return simcard.Open(cfg.Sim, log, func(f *hwsim.Faults) { *f = faults })
 		}
 	}
 	d := daemon.New(daemon.Options{

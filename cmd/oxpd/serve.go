@@ -67,12 +67,9 @@ func (a *app) serveCommand() *cobra.Command {
 				}
 				sim.Wires[port] = spec
 			}
-			var wrong hwsim.Faults
-			for _, f := range faults {
-				name, arg, _ := strings.Cut(f, "=")
-				if err := hwsim.SetFault(&wrong, name, arg); err != nil {
-					return &usageError{fmt.Errorf("--fault %q: %w", f, err), cmd.UseLine()}
-				}
+			wrong, err := parseFaults(faults)
+			if err != nil {
+				return &usageError{err, cmd.UseLine()}
 			}
 			cfg := config.Default()
 			cfg.Sim = sim
@@ -98,6 +95,17 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringVar(&sim.Timeline, "timeline", sim.Timeline, "boot of the card: compressed (well under a second) or real (minutes)")
 	f.BoolVar(&debug, "debug", false, "log each command that is refused")
 	return cmd
+}
+
+// parseFaults reads the arguments of --fault.
+func parseFaults(list []string) (wrong hwsim.Faults, err error) {
+	for _, f := range list {
+		name, arg, _ := strings.Cut(f, "=")
+		if err := hwsim.SetFault(&wrong, name, arg); err != nil {
+			return wrong, fmt.Errorf("--fault %q: %w", f, err)
+		}
+	}
+	return wrong, nil
 }
 
 // What --function takes.

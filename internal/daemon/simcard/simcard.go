@@ -86,11 +86,15 @@ type Device struct {
 	*Board
 }
 
-// Open is NewBoard for the daemon, and switches it on.
-func Open(cfg config.Sim, log *slog.Logger) (*Device, error) {
+// Open is NewBoard for the daemon, and switches it on, with its faults from the
+// start.
+func Open(cfg config.Sim, log *slog.Logger, faults ...func(*hwsim.Faults)) (*Device, error) {
 	b, err := NewBoard(cfg, log)
 	if err != nil {
 		return nil, err
+	}
+	for _, f := range faults {
+		b.Card.Faults(f)
 	}
 	if err := b.OpenConsole(cfg.Console); err != nil {
 		if cfg.Console != "" {

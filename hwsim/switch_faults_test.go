@@ -78,9 +78,10 @@ func TestSwitchFaults(t *testing.T) {
 		}},
 		{"a foreign command in the way", func(t *testing.T, h smiHost) {
 			was := h.c.SwitchRegister(1, 8)
-			h.fault("SwitchForeignBusy", "1")
+			h.fault("SwitchForeignBusy", "2")
 			h.write(1, 8, was^0x3000)
-			assert.Equal(t, was, h.read(1, 8), "the write is lost")
+			h.write(1, 8, was^0x3000)
+			assert.Equal(t, was, h.read(1, 8), "both writes are lost")
 			h.write(1, 8, was^0x3000)
 			assert.Equal(t, was^0x3000, h.read(1, 8))
 			assert.Empty(t, h.c.Reports())

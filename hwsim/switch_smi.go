@@ -83,7 +83,6 @@ func (s *ethSwitch) runSMI(w uint16) {
 	case w>>12&1 == 0:
 	case op == 1:
 		s.write(dev, r, s.smi.data)
-		s.tainted = false
 	case op == 2:
 		s.smi.data = s.read(dev, r)
 		if n := &s.c.faults.SwitchForeignRead; *n > 0 {

@@ -275,7 +275,7 @@ func TestSwitchPHYPages(t *testing.T) {
 func TestSwitchPHYCommandWhileBusy(t *testing.T) {
 	h := newSMIHost(t, func(o *Options) { o.SwitchPolls = 2 })
 	h.phyWrite(1, 22, 0)
-	h.write(gl2, 0x18, 0x9800|1<<5|0)
+	h.write(gl2, 0x18, 0x9800|1<<5)
 	h.write(gl2, 0x18, 0x9800|1<<5|22)
 	for range 3 {
 		h.read(gl2, 0x18)

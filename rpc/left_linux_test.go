@@ -28,8 +28,8 @@ type shelf struct {
 }
 
 // MapFile implements dma.FileMapper.
-func (s *shelf) MapFile(bus uint64, size, fd int, off int64) error {
-	mem, err := unix.Mmap(fd, off, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+func (s *shelf) MapFile(bus uint64, mem []byte, fd int, off int64) error {
+	mem, err := unix.Mmap(fd, off, len(mem), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (s *shelf) UnmapFile(uint64, int) error { return errors.ErrUnsupported }
 
 func newShelf(t *testing.T, o hwsim.Options) *shelf {
 	s := &shelf{sim: newSim(t, o), t: t, configured: func(*mortal) {}}
-	k, err := dma.NewKept(s)
+	k, err := dma.NewKept(s, nil)
 	require.NoError(t, err)
 	s.fd, err = unix.Dup(k.File())
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func (s *shelf) process(may int) (c *rpc.Channel, err error) {
 	s.number++
 	fd, err := unix.Dup(s.fd)
 	require.NoError(s.t, err)
-	k, err := dma.OpenKept(s, fd)
+	k, err := dma.OpenKept(s, fd, nil)
 	require.NoError(s.t, err)
 	defer func() {
 		require.NoError(s.t, k.Close())

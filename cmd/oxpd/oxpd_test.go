@@ -93,7 +93,7 @@ func apart(t *testing.T, exe string, args ...string) (r result) {
 }
 
 func TestRunWithAFault(t *testing.T) {
-	r := apart(t, build(t), "run", "--sim", "--fault", "Assembly=AMDA0999-0001", "--fault", "SwitchID=0x1760", "--socket", filepath.Join(t.TempDir(), "oxpd.sock"))
+	r := apart(t, program(), "run", "--sim", "--fault", "Assembly=AMDA0999-0001", "--fault", "SwitchID=0x1760", "--socket", filepath.Join(t.TempDir(), "oxpd.sock"))
 	assert.Equal(t, 1, r.code)
 	assert.Contains(t, r.err, `oxpd: stage platform: assembly is "AMDA0999-0001"`)
 }

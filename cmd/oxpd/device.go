@@ -21,6 +21,12 @@ import (
 // opens opens a card, or goes on with one that a store has kept.
 type opens func(context.Context, *fdstore.Store, *slog.Logger) (octep.Device, error)
 
+// source is where a card comes from.
+type source struct {
+	name string // of the device that open returns
+	open opens
+}
+
 // choice is what the flags of oxpd run say about the card.
 type choice struct {
 	sim         bool
@@ -31,7 +37,7 @@ type choice struct {
 
 // opener returns what opens the card that the flags name, or else the configuration, or
 // else the only one of this machine; nil for a simulated one inside this process.
-func opener(flags choice, cfg config.Config, usage string) (opens, error) {
+func opener(flags choice, cfg config.Config, usage string) (*source, error) {
 	device := flags.device
 	switch {
 	case flags.sim && device != "":
@@ -57,7 +63,7 @@ func opener(flags choice, cfg config.Config, usage string) (opens, error) {
 	if err != nil {
 		return nil, noCard(err)
 	}
-	return func(ctx context.Context, store *fdstore.Store, _ *slog.Logger) (octep.Device, error) {
+	return &source{c.Address, func(ctx context.Context, store *fdstore.Store, _ *slog.Logger) (octep.Device, error) {
 		c, err := h.Card(c.Address) // as it is by now
 		if err != nil {
 			return nil, err
@@ -66,7 +72,7 @@ func opener(flags choice, cfg config.Config, usage string) (opens, error) {
 			return opened(openVFIO(ctx, h, c, store, flags.acceptReset))
 		}
 		return opened(sysfs.Open(h, c))
-	}, nil
+	}}, nil
 }
 
 // openVFIO opens the card by vfio, or goes on with that of the process before. One that
@@ -111,13 +117,13 @@ func pciName(device, usage string) (string, error) {
 	return name, nil
 }
 
-func socketOpener(device, path, usage string) (opens, error) {
+func socketOpener(device, path, usage string) (*source, error) {
 	if err := client.CheckSocket(path); err != nil {
 		return nil, &usageError{fmt.Errorf("device %q: %w", device, err), usage}
 	}
-	return func(ctx context.Context, store *fdstore.Store, log *slog.Logger) (octep.Device, error) {
+	return &source{device, func(ctx context.Context, store *fdstore.Store, log *slog.Logger) (octep.Device, error) {
 		return opened(openSocket(ctx, path, store, log))
-	}, nil
+	}}, nil
 }
 
 // openSocket opens the card at a socket, or goes on with that of the process before. One

@@ -49,11 +49,11 @@ func (a *app) runCommand() *cobra.Command {
 			if err != nil {
 				return &usageError{err, cmd.UseLine()}
 			}
-			open, err := opener(card, cfg, cmd.UseLine())
+			from, err := opener(card, cfg, cmd.UseLine())
 			if err != nil {
 				return err
 			}
-			return a.run(cmd.Context(), cfg, r, debug, open, wrong)
+			return a.run(cmd.Context(), cfg, r, debug, from, wrong)
 		},
 	}
 	cmd.Flags().BoolVar(&card.sim, "sim", false, "drive the simulated card inside this process")
@@ -86,9 +86,9 @@ func (r *reader) read(ctx context.Context) (config.Config, error) {
 	return cfg, nil
 }
 
-// run is the daemon, with the card that open opens; nil: a simulated one of its own,
-// with faults.
-func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool, open opens, faults hwsim.Faults) error {
+// run is the daemon, with the card of a source; nil: a simulated one of its own, with
+// faults.
+func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool, from *source, faults hwsim.Faults) error {
 	level := slog.LevelInfo
 	if debug {
 		level = slog.LevelDebug
@@ -97,18 +97,19 @@ func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool,
 	a.err = a.log // what is said at the end too: nobody may read it
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	store := fdstore.Open()
-	simulated := open == nil
+	simulated := from == nil
 	if simulated {
-		open = func(context.Context, *fdstore.Store, *slog.Logger) (octep.Device, error) {
+		from = &source{simcard.Name, func(context.Context, *fdstore.Store, *slog.Logger) (octep.Device, error) {
 			return simcard.Open(cfg.Sim, log, func(f *hwsim.Faults) { *f = faults })
-		}
+		}}
 	}
 	d := daemon.New(daemon.Options{
 		Config:    cfg,
 		Version:   buildVersion().String(),
 		Simulated: simulated,
 		Logger:    log,
-		Open:      func(ctx context.Context) (octep.Device, error) { return open(ctx, store, log) },
+		Device:    from.name,
+		Open:      func(ctx context.Context) (octep.Device, error) { return from.open(ctx, store, log) },
 		Store:     store,
 	})
 	defer r.heed(d, log)()

@@ -141,11 +141,13 @@ func (o *owner) inherit(i iface, r portRecord) error {
 }
 
 // Final tells whether an error of Run is one that starting again does not cure, and
-// may make worse: live rings that could not be taken over, or somebody else's.
+// may make worse: live rings that could not be taken over, somebody else's, or those of
+// another card than is asked for.
 func Final(err error) bool {
 	var (
 		rings  *ring.AdoptError
 		record *RecordError
+		other  *OtherCardError
 	)
-	return errors.As(err, &rings) || errors.As(err, &record) || errors.Is(err, errMasterOff) || errors.Is(err, octep.ErrHandshakeStuck) || known(err)
+	return errors.As(err, &rings) || errors.As(err, &record) || errors.As(err, &other) || errors.Is(err, errMasterOff) || errors.Is(err, octep.ErrHandshakeStuck) || known(err)
 }

@@ -110,6 +110,7 @@ func TestFinal(t *testing.T) {
 		octep.ErrHandshakeForeign:    true,
 		octep.ErrHandshakeStuck:      true,
 		errMasterOff:                 true,
+		&OtherCardError{}:            true,
 		octep.ErrTimeout:             false,
 		&RunningError{}:              false,
 		errors.New("something else"): false,

@@ -27,6 +27,9 @@ import (
 type Options struct {
 	Config  config.Config
 	Version string
+	// Device is the name of the device that Open returns, "" when it is not known. A
+	// store that has kept another one's interfaces, or its rings, is not gone on with.
+	Device string
 	// Open opens the card; it is the first stage of the bring-up. The daemon
 	// closes what it returns.
 	Open func(ctx context.Context) (octep.Device, error)
@@ -115,8 +118,8 @@ const answerLimit = 3 * time.Second // wall clock, for answers in progress when 
 // cure. Then it runs the stop sequence and returns when no goroutine of it is
 // left. The result is nil for a stop that was asked for.
 //
-// Errors: *PrivilegeError, *ListenError, *RunningError, *TakenError and *RecordError
-// before anything was touched; otherwise that of the stage which failed, or of the stop
+// Errors: *PrivilegeError, *ListenError, *RunningError, *TakenError, *RecordError and
+// *OtherCardError before anything was touched; otherwise that of the stage which failed, or of the stop
 // sequence.
 func (d *Daemon) Run(ctx context.Context) error {
 	if err := mayMakeInterfaces(); err != nil {
@@ -132,6 +135,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return errors.Join(err, sock.release())
 	}
 	if d.keep, err = newKeeper(d.o.Store, d.log); err != nil {
+		return errors.Join(err, ports.release(), sock.release())
+	}
+	if err := d.keep.useCard(d.o.Device); err != nil {
 		return errors.Join(err, ports.release(), sock.release())
 	}
 	defer d.o.Store.Leave()

@@ -40,6 +40,7 @@ const recordVersion = 1
 type record struct {
 	Version int                   `json:"version"`
 	Lives   int                   `json:"lives"` // processes that wrote it, this one too
+	Card    string                `json:"card"`  // the device's name, "" when it is not known
 	Ports   map[string]portRecord `json:"ports"` // by the interface's name in the board table
 }
 
@@ -66,6 +67,20 @@ func (e *RecordError) Unwrap() error { return e.Err }
 // Hint is what an operator can do.
 func (e *RecordError) Hint() string {
 	return "start the version of oxpd that ran before; or give everything up: reboot the coprocessor, then systemctl clean --what=fdstore oxpd"
+}
+
+// OtherCardError is a start on another card than the one whose interfaces, and live
+// rings, the process before has left.
+type OtherCardError struct{ Kept, Asked string }
+
+func (e *OtherCardError) Error() string {
+	return fmt.Sprintf("start on %s: the service manager keeps the interfaces and rings of %s, which an earlier oxpd left", e.Asked, e.Kept)
+}
+
+// Hint is what an operator can do.
+func (e *OtherCardError) Hint() string {
+	return fmt.Sprintf("to go on with %[1]s: put device: %[1]s back, and start; to leave it: do that, then oxpd stop, and start on %[2]s; "+
+		"if %[1]s is gone for good: systemctl clean --what=fdstore oxpd, which removes the interfaces", e.Kept, e.Asked)
 }
 
 // keeper is what this process leaves to the next one: descriptors and a record, both
@@ -102,6 +117,25 @@ func newKeeper(store *fdstore.Store, log *slog.Logger) (*keeper, error) {
 	k.rec.Lives++
 	k.save()
 	return k, nil
+}
+
+// useCard notes the card that this process is for. Error: *OtherCardError, when it is
+// not that of the process before; then nothing has changed.
+func (k *keeper) useCard(name string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch k.rec.Card {
+	case name:
+		return nil
+	case "":
+		k.rec.Card = name
+		k.save()
+		return nil
+	}
+	if name == "" {
+		return nil
+	}
+	return &OtherCardError{Kept: k.rec.Card, Asked: name}
 }
 
 // begin makes an empty record.

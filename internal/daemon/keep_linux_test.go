@@ -166,6 +166,38 @@ func TestKeeperRecord(t *testing.T) {
 	require.NoError(t, next.load(blobFD(t, k)))
 	assert.Equal(t, portRecord{Index: 42, Own: "00:11:22:33:44:55"}, next.rec.Ports["oxp4"])
 
+	require.NoError(t, k.useCard("0000:01:00.0"))
+	require.NoError(t, next.load(blobFD(t, k)))
+	for name, tc := range map[string]struct {
+		kept, asked string
+		refused     bool
+	}{
+		"the same":                           {"0000:01:00.0", "0000:01:00.0", false},
+		"another":                            {"0000:01:00.0", "0000:02:00.0", true},
+		"another way to it":                  {"vfio-user:/run/card", "0000:01:00.0", true},
+		"of a program that did not write it": {"", "0000:01:00.0", false},
+		"asked for by no name":               {"0000:01:00.0", "", false},
+	} {
+		t.Run("a card: "+name, func(t *testing.T) {
+			require.Equal(t, "0000:01:00.0", next.rec.Card)
+			later := &keeper{store: store, log: k.log, rec: record{Card: tc.kept}}
+			err := later.useCard(tc.asked)
+			if !tc.refused {
+				require.NoError(t, err)
+				assert.Contains(t, []string{tc.kept, tc.asked}, later.rec.Card)
+				assert.NotEmpty(t, later.rec.Card)
+				return
+			}
+			var other *OtherCardError
+			require.ErrorAs(t, err, &other)
+			assert.ErrorContains(t, err, tc.kept)
+			assert.ErrorContains(t, err, tc.asked)
+			assert.Contains(t, other.Hint(), "put device: "+tc.kept+" back")
+			assert.Equal(t, tc.kept, later.rec.Card)
+			assert.True(t, Final(err))
+		})
+	}
+
 	for name, tc := range map[string]struct{ data, want string }{
 		"nothing written":                   {"", ""},
 		"a later version":                   {`{"version": 2}`, "is of version 2, and this program reads version 1"},

@@ -104,7 +104,17 @@ func (s *service) endCard() error {
 // start begins a life of oxpd, which ends with the test at the latest.
 func (s *service) start() {
 	s.t.Helper()
-	s.cmd = exec.Command(s.exe, "run", "--device", "vfio-user:"+s.card, "--socket", s.client.Socket())
+	s.begin("vfio-user:" + s.card)
+}
+
+// begin is start on a card that is asked for by its name, or by --sim.
+func (s *service) begin(device string) {
+	s.t.Helper()
+	args := []string{"run", "--socket", s.client.Socket(), "--device", device}
+	if device == "--sim" {
+		args = append(args[:3], device)
+	}
+	s.cmd = exec.Command(s.exe, args...)
 	s.cmd.Stderr = s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	require.NoError(s.t, s.host.Do(func() error { return s.manager.Start(s.cmd) }))
@@ -335,6 +345,35 @@ func TestRefusedAdoption(t *testing.T) {
 		assert.Equal(t, before, s.interfaces())
 	}
 	assert.NotContains(t, s.cardLog.String(), "client left")
+}
+
+// Another card than the one whose rings are kept is refused, with both names, and what
+// is kept stays for the one that it is of.
+func TestAnotherCardIsAskedFor(t *testing.T) {
+	s := newService(t)
+	s.start()
+	s.awaitRunning()
+	s.plug()
+	before := s.interfaces()
+	require.Error(t, s.end(unix.SIGKILL))
+	names, kept := s.manager.Names(), s.card
+	for _, device := range []string{"vfio-user:" + s.card + ".other", "--sim"} {
+		s.begin(device)
+		guard := time.AfterFunc(hang, func() { _ = s.cmd.Process.Kill() }) // it would run for ever
+		err := s.cmd.Wait()
+		guard.Stop()
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+		assert.Equal(t, 3, exit.ExitCode())
+		assert.Contains(t, s.log.String(), "oxpd: start on "+strings.Replace(device, "--sim", "sim", 1)+": the service manager keeps the interfaces and rings of vfio-user:"+kept)
+		assert.Contains(t, s.log.String(), "hint: to go on with vfio-user:"+kept)
+		assert.Equal(t, names, s.manager.Names())
+		assert.Equal(t, before, s.interfaces())
+	}
+	s.start()
+	s.awaitRunning()
+	s.pings("on the card that it is of")
+	assert.Equal(t, before, s.interfaces())
 }
 
 // A card that has ended, with its coprocessor's boot, is no reason to lose the

@@ -86,6 +86,9 @@ type Device struct {
 	*Board
 }
 
+// Name is that of each Device.
+const Name = simdev.Name
+
 // Open is NewBoard for the daemon, and switches it on, with its faults from the
 // start.
 func Open(cfg config.Sim, log *slog.Logger, faults ...func(*hwsim.Faults)) (*Device, error) {

@@ -33,11 +33,11 @@
 //
 // Prepare looks for the program where an earlier run put it, and believes size and
 // SHA-256 alone. Else a mvsw that is installed serves, if it answers `id`.
-// Else the program is uploaded: pieces of 384 bytes as base64, each checked and
-// sent again when it did not arrive, put together beside the place it is meant
-// for, checked, and moved there. A file system in RAM loses it with a restart
-// of the coprocessor; a command that does not find it any more looks and
-// uploads again.
+// Else the program is uploaded: pieces of 192 bytes as base64 into a folder beside
+// the place it is meant for, put together there, checked, and moved. The Runner sees to it that
+// a line arrives as it was sent, or does nothing. A file system in RAM loses the program with a
+// restart of the coprocessor; a command that does not find it any more looks
+// and uploads again.
 //
 // # What comes back
 //

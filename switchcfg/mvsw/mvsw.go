@@ -12,10 +12,11 @@ import (
 	"oxpd/switchcfg/reg"
 )
 
-// Runner runs one command line on the coprocessor, as root, in a shell. It
-// returns the lines of its output, without line ends, and the exit status; an error
-// when it is not known how the command ended. An error with a method
-// Temporary() bool that returns true is worth another try.
+// Runner runs one command line on the coprocessor, as root, in a shell: as it
+// was given, or not at all, whatever the way there does to it. Lines have up to 400
+// characters. It returns the lines of its output, without line ends, and the exit status; an error
+// when it is not known how the command ended. An error with a method Final() bool that
+// returns true says that another try is of no use.
 type Runner interface {
 	Run(ctx context.Context, line string) (lines []string, status int, err error)
 }
@@ -80,7 +81,7 @@ func (h *Helper) Prepare(ctx context.Context) error {
 			h.use = installed
 			return nil
 		}
-		if ctx.Err() != nil || !(isAnswer(err) || temporary(err)) {
+		if ctx.Err() != nil || !isAnswer(err) && final(err) {
 			return err
 		}
 		if err := h.upload(ctx); err != nil {

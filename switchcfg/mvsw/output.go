@@ -6,28 +6,62 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"oxpd/switchcfg/reg"
 )
+
+// fault is a sentinel that knows what its reader can do.
+type fault struct {
+	text  string
+	final bool
+	hint  string
+	kind  error // the sentinel that it is one of
+}
+
+// Error implements error.
+func (f *fault) Error() string { return f.text }
+
+// Final says that another try at once is of no use.
+func (f *fault) Final() bool { return f.final }
+
+// Hint says what the operator can do.
+func (f *fault) Hint() string { return f.hint }
+
+// Unwrap returns the more general sentinel, nil for none.
+func (f *fault) Unwrap() error { return f.kind }
+
+const hintBusy = "another program on the coprocessor may use the switch without pause: repeat the command; when it stays, reboot the appliance"
 
 // What the program can answer, besides a value (switch.md 8.1).
 var (
 	// ErrRead and ErrWrite say that the coprocessor's MDIO bus failed a transaction.
-	ErrRead  = errors.New("mdio read failed")
-	ErrWrite = errors.New("mdio write failed")
+	ErrRead  error = &fault{text: "mdio read failed", hint: "the coprocessor's MDIO bus failed: repeat the command; its kernel log may say more"}
+	ErrWrite error = &fault{text: "mdio write failed", hint: "the coprocessor's MDIO bus failed: repeat the command; its kernel log may say more"}
 	// ErrBusy and ErrPHYBusy say that a busy bit of the switch did not clear: that of
 	// its two registers, or that of the PHY unit.
-	ErrBusy    = errors.New("switch command register stayed busy")
-	ErrPHYBusy = errors.New("SMI PHY command register stayed busy")
+	ErrBusy    error = &fault{text: "switch command register stayed busy", final: true, hint: hintBusy}
+	ErrPHYBusy error = &fault{text: "SMI PHY command register stayed busy", final: true, hint: hintBusy}
 	// ErrNothingAnswers is an ErrBusy: every read is all-ones.
-	ErrNothingAnswers = fmt.Errorf("nothing answers: %w", ErrBusy)
+	ErrNothingAnswers error = &fault{text: fmt.Sprintf("nothing answers at MDIO bus %d address %d: every read is all-ones", reg.Bus, reg.Address), final: true, kind: ErrBusy,
+		hint: "nothing was written; this is not the board that oxpd knows, or the switch is held in reset"}
 	// ErrDevice says that the MDIO device of the coprocessor cannot be opened.
-	ErrDevice = errors.New("cannot open /dev/mvmdio-uio")
+	ErrDevice error = &fault{text: "cannot open /dev/mvmdio-uio", final: true, hint: "the coprocessor's kernel lacks the module mvmdio_uio, or the shell there is not root's"}
 	// ErrRefused says that the program took the command for a wrong one.
-	ErrRefused = errors.New("the program refused the command")
+	ErrRefused error = &fault{text: "the program refused the command", final: true, hint: "nothing was done; a mvsw that is installed on the coprocessor may be of another kind: remove it, and oxpd brings its own"}
 	// ErrMissing says that there is no program that could be started. Nothing was done.
-	ErrMissing = errors.New("the program cannot be started")
+	ErrMissing error = &fault{text: "the program cannot be started", final: true, hint: "the folder on the coprocessor may not allow programs: name another one"}
 	// ErrOutput says that what came back is no answer, or two. What was done is not known.
-	ErrOutput = errors.New("output that is not understood")
+	ErrOutput error = &fault{text: "output that is not understood", hint: "something else writes to the coprocessor's console, or reads it: repeat the command when it is quiet"}
+	// ErrUpload says that the program could not be put on the coprocessor. What was
+	// there before is still there.
+	ErrUpload error = &fault{text: "the program cannot be put on the coprocessor", final: true, hint: "the folder on the coprocessor must be one that can be written, has 20 KB of room and allows programs: name another one"}
 )
+
+// final says whether another try is of no use.
+func final(err error) bool {
+	var f interface{ Final() bool }
+	return errors.As(err, &f) && f.Final()
+}
 
 // A shell's exit statuses for a command that it could not start.
 const (

@@ -54,6 +54,21 @@ func TestParseValue(t *testing.T) {
 	assert.ErrorIs(t, ErrNothingAnswers, ErrBusy)
 }
 
+// Who tries again asks Final; the command line prints Hint.
+func TestErrorsSayWhatToDo(t *testing.T) {
+	for err, never := range map[error]bool{
+		ErrRead: false, ErrWrite: false, ErrOutput: false,
+		ErrBusy: true, ErrPHYBusy: true, ErrNothingAnswers: true, ErrDevice: true, ErrRefused: true, ErrMissing: true, ErrUpload: true,
+	} {
+		err = fmt.Errorf("above: %w", &CommandError{Command: "id", Err: err})
+		assert.Equal(t, never, final(err), err.Error())
+		var h interface{ Hint() string }
+		require.ErrorAs(t, err, &h)
+		assert.NotEmpty(t, h.Hint(), err.Error())
+	}
+	assert.False(t, final(errors.New("of another kind")))
+}
+
 func TestParseSilence(t *testing.T) {
 	assert.NoError(t, parseSilence(nil, 0))
 	assert.NoError(t, parseSilence([]string{"[  101.2] eth0: link up"}, 0))

@@ -1,0 +1,417 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"oxpd/switchcfg/mvsw"
+)
+
+// pty is a pseudo terminal: its far end, and the path of ours.
+type pty struct {
+	far  *os.File
+	path string
+}
+
+func newPTY(t *testing.T) pty {
+	t.Helper()
+	far, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = far.Close() })
+	raw, err := far.SyscallConn()
+	require.NoError(t, err)
+	var n int
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
+		if err == nil {
+			n, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		}
+	}))
+	require.NoError(t, err)
+	return pty{far, fmt.Sprintf("/dev/pts/%d", n)}
+}
+
+// near opens our end besides the console, as this process: it keeps the settings
+// and counts as no other reader.
+func (p pty) near(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(p.path, os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func (p pty) settings(t *testing.T) *unix.Termios {
+	t.Helper()
+	return settingsOf(t, p.near(t))
+}
+
+// heard is what comes out of the far end within a moment.
+func (p pty) heard(t *testing.T) string {
+	t.Helper()
+	require.NoError(t, p.far.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+	var b [4096]byte
+	n, err := p.far.Read(b[:])
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		require.NoError(t, err)
+	}
+	return string(b[:n])
+}
+
+func ready(context.Context) error { return nil }
+
+// thisHost is this machine with lists of kernel consoles of our own.
+func thisHost(t *testing.T, consoles string) host {
+	t.Helper()
+	proc := t.TempDir()
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	for _, e := range entries {
+		if strings.Trim(e.Name(), "0123456789") == "" {
+			require.NoError(t, os.Symlink("/proc/"+e.Name(), filepath.Join(proc, e.Name())))
+		}
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "consoles"), []byte(consoles), 0o644))
+	return host{proc: proc, sys: t.TempDir()}
+}
+
+func numberOf(t *testing.T, path string) string {
+	t.Helper()
+	d, err := host{}.device(path)
+	require.NoError(t, err)
+	return fmt.Sprintf("%d:%d", d.major(), d.minor())
+}
+
+func TestOpenSetsTheLineAndLeavesItSo(t *testing.T) {
+	p := newPTY(t)
+	keep := p.near(t) // a pseudo terminal forgets its settings at the last close
+	require.NotZero(t, p.settings(t).Lflag&unix.ECHO)
+	_ = p.heard(t)
+
+	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	require.NoError(t, err)
+	for range 2 { // open, and closed
+		s := settingsOf(t, keep)
+		assert.Zero(t, s.Lflag, "no echo, no lines, no signals")
+		assert.Zero(t, s.Iflag)
+		assert.Zero(t, s.Oflag)
+		assert.EqualValues(t, unix.B115200, s.Cflag&unix.CBAUD)
+		assert.EqualValues(t, unix.CS8|unix.CREAD|unix.CLOCAL, s.Cflag&^unix.CBAUD)
+		require.NoError(t, c.Close())
+		c, err = Open(context.Background(), p.path, Options{Ready: ready})
+		require.NoError(t, err)
+	}
+	_, err = p.far.WriteString("Hit any key to stop autoboot: 3\r\n")
+	require.NoError(t, err)
+	assert.Empty(t, p.heard(t), "what the far end says is not echoed, and nothing is said unasked")
+	require.NoError(t, c.Close())
+	assert.Empty(t, p.heard(t))
+}
+
+func settingsOf(t *testing.T, near *os.File) *unix.Termios {
+	t.Helper()
+	termios, err := unix.IoctlGetTermios(int(near.Fd()), unix.TCGETS)
+	require.NoError(t, err)
+	return termios
+}
+
+func TestGateIsAskedBeforeTheDeviceIsOpened(t *testing.T) {
+	p := newPTY(t)
+	before := *p.settings(t)
+	_, err := Open(context.Background(), p.path, Options{Ready: func(context.Context) error { return errBooting }})
+	assert.ErrorIs(t, err, NotReady)
+	assert.ErrorIs(t, err, errBooting)
+	assert.Equal(t, before, *p.settings(t))
+	assert.Empty(t, p.heard(t))
+	_, err = Open(context.Background(), p.path, Options{})
+	assert.ErrorIs(t, err, NotReady)
+}
+
+func TestDevicesThatAreRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	for _, path := range []string{file, t.TempDir(), filepath.Join(t.TempDir(), "none"), "/dev/full", "/dev/tty", "/dev/ptmx"} {
+		_, err := Open(context.Background(), path, Options{Ready: ready})
+		assert.ErrorIs(t, err, NotTerminal, path)
+	}
+}
+
+func TestKernelConsoleIsRefused(t *testing.T) {
+	p := newPTY(t)
+	before := *p.settings(t)
+	number := numberOf(t, p.path)
+	h := thisHost(t, "tty0                 -WU (EC  p  )    4:1\nttyS9                -W- (EC  p a)    "+number+"\n")
+	_, err := open(context.Background(), h, p.path, Options{Ready: ready})
+	assert.ErrorIs(t, err, KernelConsole)
+	assert.ErrorContains(t, err, "ttyS9 in "+h.proc)
+
+	// A symbolic link is the device that it leads to.
+	link := filepath.Join(t.TempDir(), "coprocessor")
+	require.NoError(t, os.Symlink(p.path, link))
+	_, err = open(context.Background(), h, link, Options{Ready: ready})
+	assert.ErrorIs(t, err, KernelConsole)
+
+	h = thisHost(t, "")
+	tty := filepath.Join(h.sys, "class/tty")
+	require.NoError(t, os.MkdirAll(filepath.Join(tty, "console"), 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(tty, "ttyS9"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(tty, "console/active"), []byte("tty0 ttyS9\n"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(tty, "ttyS9/dev"), []byte(number+"\n"), 0o644))
+	_, err = open(context.Background(), h, p.path, Options{Ready: ready})
+	assert.ErrorIs(t, err, KernelConsole)
+	assert.ErrorContains(t, err, "ttyS9 in "+tty)
+	assert.Equal(t, before, *p.settings(t), "what is refused is left alone")
+
+	// A serial port of which nothing is known is refused, too.
+	err = host{proc: t.TempDir(), sys: t.TempDir()}.mayUse(device{number: unix.Mkdev(majorTTY, firstSerial+2)})
+	var r *refusal
+	require.ErrorAs(t, err, &r)
+	assert.Equal(t, KernelConsole, r.kind)
+	assert.NoError(t, thisHost(t, "").mayUse(device{number: unix.Mkdev(majorTTY, 255)}))
+}
+
+func TestDeviceThatAnotherProcessHasOpen(t *testing.T) {
+	p := newPTY(t)
+	before := *p.settings(t)
+	near, err := os.OpenFile(p.path, os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	cmd := exec.Command("cat") // which gets no end of file
+	cmd.Stdin = near
+	require.NoError(t, cmd.Start())
+	require.NoError(t, near.Close())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+
+	_, err = Open(context.Background(), p.path, Options{Ready: ready})
+	assert.ErrorIs(t, err, InUse)
+	assert.ErrorContains(t, err, fmt.Sprintf("process %d (", cmd.Process.Pid))
+	assert.Equal(t, before, *p.settings(t))
+
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+}
+
+func TestDeviceThatIsClaimed(t *testing.T) {
+	p := newPTY(t)
+	near := p.near(t)
+	before := *settingsOf(t, near)
+
+	require.NoError(t, unix.Flock(int(near.Fd()), unix.LOCK_EX))
+	_, err := Open(context.Background(), p.path, Options{Ready: ready})
+	assert.ErrorIs(t, err, Locked)
+	require.NoError(t, unix.Flock(int(near.Fd()), unix.LOCK_UN))
+
+	require.NoError(t, unix.IoctlSetInt(int(near.Fd()), unix.TIOCEXCL, 0))
+	_, err = Open(context.Background(), p.path, Options{Ready: ready})
+	assert.ErrorIs(t, err, Exclusive)
+	assert.Equal(t, before, *settingsOf(t, near))
+	require.NoError(t, unix.IoctlSetInt(int(near.Fd()), unix.TIOCNXCL, 0))
+
+	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	require.NoError(t, err)
+	exclusive, err := unix.IoctlGetInt(int(near.Fd()), unix.TIOCGEXCL)
+	require.NoError(t, err)
+	assert.NotZero(t, exclusive)
+	assert.ErrorIs(t, unix.Flock(int(near.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	_, err = Open(context.Background(), p.path, Options{Ready: ready})
+	assert.ErrorIs(t, err, Exclusive, "ours, a second time")
+	require.NoError(t, c.Close())
+	exclusive, err = unix.IoctlGetInt(int(near.Fd()), unix.TIOCGEXCL)
+	require.NoError(t, err)
+	assert.Zero(t, exclusive, "the claim ends with the console")
+}
+
+// A process that opens the port between the first look and the claim.
+func TestDeviceThatIsOpenedMeanwhile(t *testing.T) {
+	p := newPTY(t)
+	near := p.near(t)
+	before := *settingsOf(t, near)
+	var cmd *exec.Cmd
+	_, err := Open(context.Background(), p.path, Options{Ready: func(context.Context) error {
+		cmd = exec.Command("cat")
+		cmd.Stdin = near
+		return cmd.Start()
+	}})
+	assert.ErrorIs(t, err, InUse)
+	assert.Equal(t, before, *settingsOf(t, near), "its settings are as they were")
+	exclusive, err := unix.IoctlGetInt(int(near.Fd()), unix.TIOCGEXCL)
+	require.NoError(t, err)
+	assert.Zero(t, exclusive)
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+}
+
+func TestLineThatHangsUp(t *testing.T) {
+	p := newPTY(t)
+	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	require.NoError(t, err)
+	require.NoError(t, p.far.Close())
+	_, _, err = c.Run(context.Background(), "true")
+	assert.ErrorIs(t, err, Gone)
+	require.NoError(t, c.Close())
+}
+
+func TestLineThatTakesNothing(t *testing.T) {
+	p := newPTY(t)
+	c, err := Open(context.Background(), p.path, Options{Ready: ready, Session: 200 * time.Millisecond})
+	require.NoError(t, err)
+	defer c.Close()
+	for full := 0; full < 20; full++ { // nobody reads at the far end
+		n, err := c.line.Write(make([]byte, 4096))
+		require.NoError(t, err)
+		if n > 0 {
+			full = 0
+		}
+		time.Sleep(5 * time.Millisecond) // the kernel moves them on
+	}
+	_, _, err = c.Run(context.Background(), "true")
+	assert.ErrorIs(t, err, Stuck)
+}
+
+// shell runs a real shell on a pseudo terminal of its own and joins that to p. What is
+// typed goes by way of typed, what the shell says by way of said.
+func (p pty) shell(t *testing.T, typed, said func([]byte) []byte) {
+	t.Helper()
+	q := newPTY(t)
+	near, err := os.OpenFile(q.path, os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	argv := []string{"sh", "-i"}
+	if _, err := exec.LookPath("busybox"); err == nil {
+		argv = []string{"busybox", "sh", "-i"}
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TERM=vt100", "PS1=oct \\w # ", "HOME=/nonexistent"}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = near, near, near
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	require.NoError(t, cmd.Start())
+	require.NoError(t, near.Close())
+	var pumps sync.WaitGroup
+	pump := func(to, from *os.File, through func([]byte) []byte) {
+		pumps.Add(1)
+		go func() {
+			defer pumps.Done()
+			r := bufio.NewReader(from)
+			for {
+				var b [512]byte
+				n, err := r.Read(b[:])
+				if err != nil {
+					return // the end of the test, or of the shell
+				}
+				if _, err := to.Write(through(b[:n])); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	pump(q.far, p.far, typed)
+	pump(p.far, q.far, said)
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = p.far.Close()
+		_ = q.far.Close()
+		pumps.Wait()
+	})
+}
+
+func as(b []byte) []byte { return b }
+
+func TestRealShell(t *testing.T) {
+	p := newPTY(t)
+	p.shell(t, as, as)
+	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	require.NoError(t, err)
+	defer c.Close()
+	ctx := context.Background()
+	lines, status, err := c.Run(ctx, "echo one; echo; echo two; (exit 3)")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"one", "two"}, lines)
+	assert.Equal(t, 3, status)
+	lines, status, err = c.Run(ctx, "no-such-program-here")
+	require.NoError(t, err)
+	assert.Equal(t, 127, status)
+	assert.Len(t, lines, 1)
+	long := strings.Repeat("0123456789abcde", 26) // 390
+	lines, _, err = c.Run(ctx, "echo "+long)
+	require.NoError(t, err)
+	assert.Equal(t, []string{long}, lines)
+	lines, _, err = c.Run(ctx, `echo 'it'"'"'s'; x='a  b'; echo "$x" $x`)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"it's", "a  b a b"}, lines)
+	_, status, err = c.Run(ctx, "echo OXPEND_0; exec 3</dev/null; false")
+	require.NoError(t, err)
+	assert.Equal(t, 1, status)
+}
+
+// What a command left in a bad state is put right before the next: a program that
+// waits for its input, and a quote that was not closed.
+func TestRealShellIsFoundAgain(t *testing.T) {
+	p := newPTY(t)
+	p.shell(t, as, as)
+	c, err := Open(context.Background(), p.path, Options{Ready: ready, Command: 300 * time.Millisecond})
+	require.NoError(t, err)
+	defer c.Close()
+	for _, line := range []string{"sleep 1000", "echo 'open"} {
+		_, _, err = c.Run(context.Background(), line)
+		require.Error(t, err)
+		require.True(t, errors.Is(err, Unfinished) || errors.Is(err, Unanswered), "%v", err)
+		c.o.Command = DefaultCommand
+		lines, status, err := c.Run(context.Background(), "echo here")
+		require.NoError(t, err, line)
+		assert.Zero(t, status)
+		assert.Equal(t, []string{"here"}, lines)
+		c.o.Command = 300 * time.Millisecond
+	}
+}
+
+// The program for the coprocessor arrives whole on a line that loses a byte now
+// and then, and on which the kernel speaks.
+func TestUploadOverALineThatLosesBytes(t *testing.T) {
+	p := newPTY(t)
+	var count atomic.Int64
+	lossy := func(b []byte) []byte {
+		var kept []byte
+		for _, x := range b {
+			if count.Add(1)%5003 != 0 {
+				kept = append(kept, x)
+			}
+		}
+		return kept
+	}
+	noisy := func(b []byte) []byte {
+		if i := strings.LastIndex(string(b), "\r\n"); i >= 0 && count.Load()%3 == 0 {
+			return []byte(string(b[:i+2]) + "[  417.003172] octeontx-ep: # irq 155: nobody cared\r\n" + string(b[i+2:]))
+		}
+		return b
+	}
+	p.shell(t, lossy, noisy)
+	c, err := Open(context.Background(), p.path, Options{Ready: ready, Command: 5 * time.Second})
+	require.NoError(t, err)
+	defer c.Close()
+	folder, err := os.MkdirTemp("", "oxpd-console-")
+	require.NoError(t, err)
+	defer os.RemoveAll(folder)
+	h, err := mvsw.New(c, mvsw.Options{Path: filepath.Join(folder, "mvsw")})
+	require.NoError(t, err)
+	require.NoError(t, h.Prepare(context.Background()))
+	state, err := h.Check(context.Background())
+	require.NoError(t, err)
+	assert.Equal(t, mvsw.Present, state)
+}

@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// errEndless ends a wait that has no end of its own.
+var errEndless = errors.New("a hundred simulated hours have passed")
+
 // simClock is simulated time that passes in Sleep alone.
 type simClock struct {
 	now   time.Duration
@@ -21,7 +24,9 @@ func (c *simClock) Sleep(ctx context.Context, d time.Duration) error {
 	if c.pause != nil {
 		d = c.pause(d)
 	}
-	c.now += d
+	if c.now += d; c.now > 100*time.Hour {
+		return errEndless
+	}
 	return ctx.Err()
 }
 

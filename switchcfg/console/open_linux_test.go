@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -196,7 +197,10 @@ func TestDeviceThatAnotherProcessHasOpen(t *testing.T) {
 	require.NoError(t, near.Close())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 
-	_, err = Open(context.Background(), p.path, Options{Ready: ready})
+	_, err = Open(context.Background(), p.path, Options{Ready: func(context.Context) error {
+		t.Error("what is in use is not opened, so the gate is not asked")
+		return nil
+	}})
 	assert.ErrorIs(t, err, InUse)
 	assert.ErrorContains(t, err, fmt.Sprintf("process %d (", cmd.Process.Pid))
 	assert.Equal(t, before, *p.settings(t))
@@ -229,7 +233,7 @@ func TestDeviceThatIsClaimed(t *testing.T) {
 	exclusive, err := unix.IoctlGetInt(int(near.Fd()), unix.TIOCGEXCL)
 	require.NoError(t, err)
 	assert.NotZero(t, exclusive)
-	assert.ErrorIs(t, unix.Flock(int(near.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	assert.ErrorIs(t, unix.Flock(int(near.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 	_, err = Open(context.Background(), p.path, Options{Ready: ready})
 	assert.ErrorIs(t, err, Exclusive, "ours, a second time")
 	require.NoError(t, c.Close())
@@ -263,6 +267,23 @@ func TestLineThatHangsUp(t *testing.T) {
 	c, err := Open(context.Background(), p.path, Options{Ready: ready})
 	require.NoError(t, err)
 	require.NoError(t, p.far.Close())
+	_, _, err = c.Run(context.Background(), "true")
+	assert.ErrorIs(t, err, Gone)
+	require.NoError(t, c.Close())
+}
+
+// A port that is taken away reads as the end of a file.
+func TestLineThatIsTakenAway(t *testing.T) {
+	p := newPTY(t)
+	near := p.near(t)
+	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	require.NoError(t, err)
+	const vhangup = 0x5437 // TIOCVHANGUP, asm-generic/ioctls.h
+	if err := unix.IoctlSetInt(int(near.Fd()), vhangup, 0); errors.Is(err, unix.EPERM) {
+		t.Skip("only root may hang up a terminal")
+	}
+	_, err = c.line.Read(make([]byte, 1))
+	assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	_, _, err = c.Run(context.Background(), "true")
 	assert.ErrorIs(t, err, Gone)
 	require.NoError(t, c.Close())

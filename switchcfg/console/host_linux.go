@@ -56,6 +56,11 @@ func (h host) device(path string) (device, error) {
 	case d.major() == majorAlias, d.major() == majorTTY && d.minor() < firstSerial:
 		return d, &refusal{NotTerminal, "this machine's own screen and keyboard, or another name of some terminal", nil}
 	}
+	// What sysfs does not know, a pseudo terminal, is seen when it is opened.
+	class, err := os.Readlink(filepath.Join(h.sys, "dev/char", fmt.Sprintf("%d:%d", d.major(), d.minor()), "subsystem"))
+	if err == nil && filepath.Base(class) != "tty" {
+		return d, &refusal{NotTerminal, "a device of the class " + filepath.Base(class), nil}
+	}
 	return d, nil
 }
 

@@ -146,7 +146,7 @@ func TestGateIsAskedBeforeTheDeviceIsOpened(t *testing.T) {
 func TestDevicesThatAreRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
-	for _, path := range []string{file, t.TempDir(), filepath.Join(t.TempDir(), "none"), "/dev/full", "/dev/tty", "/dev/ptmx"} {
+	for _, path := range []string{file, t.TempDir(), filepath.Join(t.TempDir(), "none"), "/dev/null", "/dev/full", "/dev/tty", "/dev/ptmx"} {
 		_, err := Open(context.Background(), path, Options{Ready: ready})
 		assert.ErrorIs(t, err, NotTerminal, path)
 	}

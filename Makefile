@@ -8,7 +8,7 @@ FUZZTIME ?= 30s
 CIFUZZTIME := 2s
 # How long `make soak` changes MTUs under load.
 SOAKTIME ?= 1m
-# A hang guard for one package; the slowest takes about three minutes, most of it waiting.
+# A hang guard for one package; the slowest takes about two minutes.
 TIMEOUT  := 1200s
 
 # What the tests of switchcfg/mvsw build its program with, and run it by.

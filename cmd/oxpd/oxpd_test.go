@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -34,6 +35,10 @@ const programEnv = "OXPD_TEST_EXE"
 
 func program() string { return os.Getenv(programEnv) }
 
+// sideBySide is how many tests run at a time where the command line does not say: they
+// mostly wait for the programs that they started.
+const sideBySide = "4"
+
 // TestMain builds the program once for all tests.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "oxpd-test-")
@@ -45,7 +50,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if err == nil {
-		err = os.Setenv(programEnv, exe)
+		err = errors.Join(os.Setenv(programEnv, exe), flag.Set("test.parallel", sideBySide))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -278,6 +283,7 @@ func TestNotRoot(t *testing.T) {
 
 // TestFailedOutput: whatever could not be printed is a failure, and says so.
 func TestFailedOutput(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "s")
@@ -289,6 +295,10 @@ func TestFailedOutput(t *testing.T) {
 		return f
 	}
 	unread := func(t *testing.T) *os.File {
+		// A program that another test starts meanwhile would have a copy of the end that
+		// is read, until it runs.
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
 		r, w, err := os.Pipe()
 		require.NoError(t, err)
 		require.NoError(t, r.Close())
@@ -302,6 +312,7 @@ func TestFailedOutput(t *testing.T) {
 			{"version"}, {"version", "--json"}, {"--version"}, {"--help"}, {"help", "mtu"}, {"config"}, {"config", "show"}, {"demo"}, {"demo", "--json"},
 		} {
 			t.Run(out.name+" "+strings.Join(args, " "), func(t *testing.T) {
+				t.Parallel()
 				if args[0] == "demo" && os.Getuid() != 0 {
 					t.Skip("needs root: makes network namespaces and TAP interfaces")
 				}
@@ -386,6 +397,7 @@ func (p *daemonProcess) wait(t *testing.T) int {
 }
 
 func TestDaemon(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	socket := filepath.Join(t.TempDir(), "oxpd.sock")
 	p := runDaemon(t, exe, "--socket", socket)
@@ -443,6 +455,7 @@ func TestDaemon(t *testing.T) {
 }
 
 func TestDaemonAfterKill(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	socket := filepath.Join(t.TempDir(), "oxpd.sock")
 	p := runDaemon(t, exe, "--socket", socket)
@@ -514,6 +527,7 @@ func TestSignals(t *testing.T) {
 // TestReload: the file that the daemon was started with, read again at SIGHUP with
 // the same flags laid over it.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	dir := t.TempDir()
 	socket, file := filepath.Join(dir, "oxpd.sock"), filepath.Join(dir, "oxpd.yaml")
@@ -568,6 +582,7 @@ func TestReload(t *testing.T) {
 
 // TestUnreachableDaemon that lives: what is said helps.
 func TestUnreachableDaemon(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	socket := filepath.Join(t.TempDir(), "oxpd.sock")
 	p := runDaemon(t, exe, "--socket", socket)

@@ -51,6 +51,7 @@ func arp() []byte {
 // link of a wire that somebody leaves, a second client, the end of the driver and of
 // the card.
 func TestServedCard(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	dir := t.TempDir()
 	card, wire, socket := filepath.Join(dir, "card.sock"), filepath.Join(dir, "f1.sock"), filepath.Join(dir, "oxpd.sock")
@@ -133,6 +134,7 @@ func TestServedCard(t *testing.T) {
 
 // TestServedVF: a virtual function is nothing that oxpd drives, and is told so.
 func TestServedVF(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	dir := t.TempDir()
 	card := filepath.Join(dir, "vf.sock")
@@ -148,6 +150,7 @@ func TestServedVF(t *testing.T) {
 
 // TestServedCardDies: a card whose process is killed is a card that is lost.
 func TestServedCardDies(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	dir := t.TempDir()
 	card, socket := filepath.Join(dir, "card.sock"), filepath.Join(dir, "oxpd.sock")

@@ -85,6 +85,7 @@ func TestSimUsage(t *testing.T) {
 }
 
 func TestSimReplay(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: makes a network namespace and TAP interfaces")
 	}
@@ -110,12 +111,14 @@ func TestSimReplay(t *testing.T) {
 // TestRecordingSurvives: a recording has every frame after SIGTERM, and is a
 // capture up to its last second after SIGKILL.
 func TestRecordingSurvives(t *testing.T) {
+	t.Parallel()
 	exe := program()
 	for _, tc := range []struct {
 		name   string
 		signal unix.Signal
 	}{{"SIGTERM", unix.SIGTERM}, {"SIGKILL", unix.SIGKILL}} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			socket, out, file := filepath.Join(dir, "oxpd.sock"), filepath.Join(dir, "out.pcapng"), filepath.Join(dir, "oxpd.yaml")
 			require.NoError(t, os.WriteFile(file, []byte("sim: {wires: {F1: 'pcap:,"+out+"'}}\n"), 0o600))

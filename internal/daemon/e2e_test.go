@@ -898,9 +898,9 @@ func TestEveryFrameIsAccountedFor(t *testing.T) {
 }
 
 // TestSumsUnderTraffic: a difference that is shown as one of a quiet moment is a
-// lost frame, also while the rings are busy. No other test runs beside it: each look
-// waits for the kernel's list of interfaces, which theirs would hold.
+// lost frame, also while the rings are busy.
 func TestSumsUnderTraffic(t *testing.T) {
+	t.Parallel()
 	r := start(t, rigOptions{}).running()
 	r.mustIP("link", "set", "oxp9", "up")
 	require.NoError(t, r.setMTU("F1", 9000))

@@ -138,6 +138,7 @@ func (b *board12) until(t *testing.T, limit time.Duration) time.Duration {
 
 // TestFastPathThatStartsAnew wipes everything at moments chosen by a seed.
 func TestFastPathThatStartsAnew(t *testing.T) {
+	t.Parallel()
 	const seeds = 200
 	period := time.Duration(config.Default().Reconcile)
 	up := func(t *testing.T) *board12 {

@@ -65,6 +65,7 @@ func needRoot(t *testing.T) {
 
 // TestDemo is the whole of it, in JSON.
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	var out, talk bytes.Buffer
 	code := Run(context.Background(), Options{JSON: true, Out: &out, Err: &talk, Exe: exe()})

@@ -98,34 +98,39 @@ func limited() error {
 
 // unprivileged is a command of the program that a user runs who is nobody, on a machine
 // of a kind.
-func unprivileged(t *testing.T, kind string, args ...string) *exec.Cmd {
+func unprivileged(t *testing.T, exe, kind string, args ...string) *exec.Cmd {
 	t.Helper()
 	needRoot(t) // to become somebody else
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(self, append([]string{exe()}, args...)...)
+	cmd := exec.Command(self, append([]string{exe}, args...)...)
 	cmd.Env = append(os.Environ(), asNobody+"="+kind)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	return cmd
 }
 
-// programs lists the processes that run the program.
-func programs(t *testing.T) (pids []string) {
+// programs lists the processes that run a program.
+func programs(t *testing.T, exe string) (pids []string) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
 	require.NoError(t, err)
 	for _, l := range links {
-		if to, err := os.Readlink(l); err == nil && to == exe() {
+		if to, err := os.Readlink(l); err == nil && to == exe {
 			pids = append(pids, l)
 		}
 	}
 	return pids
 }
 
-// TestNobody is the whole of it in a user namespace.
+// TestNobody is the whole of it in a user namespace. Its program has a name of its own,
+// which tells its processes from those of a test beside it.
 func TestNobody(t *testing.T) {
-	cmd := unprivileged(t, usual, "demo", "--json")
+	t.Parallel()
+	exe := exe()
+	own := filepath.Join(filepath.Dir(exe), "nobodys-oxpd")
+	require.NoError(t, os.Link(exe, own))
+	cmd := unprivileged(t, own, usual, "demo", "--json")
 	var out, talk bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &talk
 	assert.NoError(t, cmd.Run())
@@ -136,7 +141,7 @@ func TestNobody(t *testing.T) {
 	for _, c := range doc.Checks {
 		assert.True(t, c.OK, "%s: %s: got %s, want %s", c.Part, c.Name, c.Got, c.Want)
 	}
-	assert.Eventually(t, func() bool { return len(programs(t)) == 0 }, hang, 10*time.Millisecond, "somebody is still there")
+	assert.Eventually(t, func() bool { return len(programs(t, own)) == 0 }, hang, 10*time.Millisecond, "somebody is still there")
 }
 
 // TestNobodyWithout is a user where something is missing.
@@ -148,7 +153,7 @@ func TestNobodyWithout(t *testing.T) {
 	} {
 		t.Run(c.kind, func(t *testing.T) {
 			for _, args := range [][]string{{"demo"}, {"sim", "replay", "/dev/null", "--port", "F1"}} {
-				cmd := unprivileged(t, c.kind, args...)
+				cmd := unprivileged(t, exe(), c.kind, args...)
 				var out, talk bytes.Buffer
 				cmd.Stdout, cmd.Stderr = &out, &talk
 				err := cmd.Run()
@@ -177,7 +182,7 @@ func TestNobodyInterrupted(t *testing.T) {
 		{"SIGKILL", unix.SIGKILL, false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cmd := unprivileged(t, usual, "demo")
+			cmd := unprivileged(t, exe(), usual, "demo")
 			cmd.SysProcAttr.Setpgid = true
 			var talk bytes.Buffer
 			cmd.Stderr = &talk
@@ -197,7 +202,7 @@ func TestNobodyInterrupted(t *testing.T) {
 				assert.Equal(t, exitFailed, cmd.ProcessState.ExitCode())
 			}
 			assert.Equal(t, c.talk, talk.String())
-			assert.Eventually(t, func() bool { return len(programs(t)) == 0 }, hang, 10*time.Millisecond, "somebody is still there")
+			assert.Eventually(t, func() bool { return len(programs(t, exe())) == 0 }, hang, 10*time.Millisecond, "somebody is still there")
 		})
 	}
 }

@@ -121,7 +121,8 @@ func (d *Daemon) handOver(o *owner, a adoptedPort) {
 }
 
 // inherit gives an owner what the process before left of its port: the interface as it
-// is, and what is wanted of the card.
+// is, and what is wanted of the card. An interface that was set up or down since is a
+// request, as it is while somebody looks.
 func (o *owner) inherit(i iface, r portRecord) error {
 	l, err := i.Link()
 	if err != nil {
@@ -135,6 +136,10 @@ func (o *owner) inherit(i iface, r portRecord) error {
 	o.want.mac, o.want.up, o.ifUp = l.MAC, r.Up, l.Up
 	if r.Settings == o.settings.String() {
 		o.pending = portSettings{} // in force, and perhaps changed by hand since
+	}
+	if r.Iface != "" {
+		o.ifUp = r.Iface == upDown(true)
+		o.heedUp(l.Up)
 	}
 	o.update(func(v *view) { v.iface, v.own, v.want, v.haveMAC = i, o.own, o.want, true })
 	return nil

@@ -47,7 +47,27 @@ func TestProvisionOfAnAdoptedPort(t *testing.T) {
 			[]string{"rejoin", "state 0x0001 false"}, []string{"state 0x0001 true", "interface"},
 		},
 		{
-			"set down while nobody served it", portRecord{Own: hwAddr(own), Up: true, Settings: in},
+			"set down while nobody served it", portRecord{Own: hwAddr(own), Up: true, Iface: "up", Settings: in},
+			fakeIface{mtu: 1500, limit: 1500, mac: own}, msg.LIF{MAC: own, MTU: 1500, Fwd: msg.FwdL3},
+			[]string{"rejoin", "state 0x0001 false"}, []string{"state 0x0001 true", "lif", "interface", "attach"},
+		},
+		{
+			"set up while nobody served it", portRecord{Own: hwAddr(own), Iface: "down", Settings: in},
+			fakeIface{mtu: 1500, limit: 1500, mac: own, isUp: true}, msg.LIF{MAC: own, MTU: 1500, Fwd: msg.FwdL3},
+			[]string{"state 0x0001 true", "rejoin"}, []string{"state 0x0001 false", "lif", "interface", "attach"},
+		},
+		{
+			"never set up, and raised", portRecord{Own: hwAddr(own), Up: true, Iface: "down", Settings: in},
+			fakeIface{mtu: 1500, limit: 1500, mac: own}, msg.LIF{MAC: own, MTU: 1500, Fwd: msg.FwdL3},
+			[]string{"state 0x0001 true", "rejoin"}, []string{"state 0x0001 false", "interface", "attach"},
+		},
+		{
+			"an MTU set while nobody served it", portRecord{Own: hwAddr(own), Up: true, Iface: "up", Settings: in},
+			fakeIface{mtu: 2000, limit: 2000, mac: own, isUp: true}, msg.LIF{MAC: own, MTU: 1500, Fwd: msg.FwdL3},
+			[]string{"rejoin", "lif mask 0x2 mtu 2000"}, []string{"interface", "attach"},
+		},
+		{
+			"down, and the record does not say what it was", portRecord{Own: hwAddr(own), Up: true, Settings: in},
 			fakeIface{mtu: 1500, limit: 1500, mac: own}, msg.LIF{MAC: own, MTU: 1500, Fwd: msg.FwdL3},
 			[]string{"state 0x0001 true", "rejoin"}, []string{"state 0x0001 false"},
 		},
@@ -84,8 +104,12 @@ func TestProvisionOfAnAdoptedPort(t *testing.T) {
 				}
 			}
 			assert.Same(t, &i, b.snapshot().iface)
-			assert.Equal(t, tc.rec.Up, b.snapshot().want.up)
-			assert.Equal(t, portRecord{Own: hwAddr(own), Up: tc.rec.Up, Settings: in}, noted, "for the next process")
+			up := tc.rec.Up
+			if tc.rec.Iface != "" && tc.rec.Iface != upDown(tc.iface.isUp) {
+				up = tc.iface.isUp
+			}
+			assert.Equal(t, up, b.snapshot().want.up)
+			assert.Equal(t, portRecord{Own: hwAddr(own), Up: up, Iface: upDown(tc.iface.isUp), Settings: in}, noted, "for the next process")
 		})
 	}
 }

@@ -49,6 +49,7 @@ type portRecord struct {
 	Index int    `json:"ifindex"` // of the interface in its namespace
 	Own   string `json:"own"`     // the card's own address, "" when it is not known
 	Up    bool   `json:"up"`      // the card's port is to be raised
+	Iface string `json:"iface"`   // the interface when last looked at: up, down, "" when nobody had
 	// Settings are those of the configuration that were put into force, "" while some
 	// were not: only others are put into force by the next process.
 	Settings string `json:"settings"`

@@ -246,7 +246,7 @@ func (o *owner) heed(ctx context.Context) {
 func (o *owner) publish() {
 	o.update(func(v *view) { v.want, v.told, v.own = o.want, o.told, o.own })
 	if o.note != nil && o.snapshot().haveMAC {
-		r := portRecord{Own: hwAddr(o.own), Up: o.want.up}
+		r := portRecord{Own: hwAddr(o.own), Up: o.want.up, Iface: upDown(o.ifUp)}
 		if o.pending == (portSettings{}) {
 			r.Settings = o.settings.String()
 		}

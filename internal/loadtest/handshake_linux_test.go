@@ -1,6 +1,8 @@
 package loadtest
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/hwsim/vfiouser"
+	"oxpd/internal/daemon/client"
 	"oxpd/internal/sys"
 	"oxpd/octep"
 	"oxpd/octep/csr"
@@ -74,4 +77,35 @@ func TestKilledInTheHandshake(t *testing.T) {
 			assert.Empty(t, card.Reports())
 		})
 	}
+}
+
+// An interface that is set down, or up, while no oxpd runs: the next one finds another
+// state than the last one saw, and that is the request that it would have been.
+func TestInterfaceIsSetWhileNobodyWatches(t *testing.T) {
+	s := prepareService(t)
+	card := s.showCard(hwsim.Compressed())
+	p := killPorts()[1]
+	raised := func(want bool) func() bool {
+		return func() bool { return card.AgentPort(p.Tag).Up == want }
+	}
+	s.start()
+	s.awaitRunning()
+	require.NoError(t, s.host.SetUp(p.Name, true))
+	s.wait("the interface is seen to be up", func() bool {
+		st, err := s.client.Ports(context.Background())
+		return err == nil && st.Ports[p.Index].OperState == client.OperUp
+	})
+	for _, up := range []bool{false, true, false} {
+		require.Error(t, s.end(unix.SIGKILL))
+		require.True(t, raised(!up)(), "the card has it as it was")
+		require.NoError(t, s.host.SetUp(p.Name, up))
+		s.start()
+		s.awaitRunning()
+		s.wait(fmt.Sprintf("the port follows its interface: up %v", up), raised(up))
+		s.wait("it is written down", func() bool {
+			st, err := s.client.Ports(context.Background())
+			return err == nil && st.Ports[p.Index].Admin == map[bool]string{true: "UP", false: "DOWN"}[up]
+		})
+	}
+	assert.Empty(t, card.Reports())
 }

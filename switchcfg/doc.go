@@ -22,7 +22,7 @@
 //
 //   - nothing is written before all eleven ports have been read, twice and equal, with
 //     the port's identifier read as it must be in between, and with few misses in all;
-//   - a port is read again that way before it is written, and must read as it did;
+//   - a port is read again straight before it is written, and must read as it did;
 //   - only the two bits of the frame size differ between what was read and what is written;
 //   - after a write all sixteen bits are read back, twice; what reads otherwise is written
 //     again, the same value, a few times, and is an error then;

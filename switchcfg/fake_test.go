@@ -62,7 +62,6 @@ type phyBus struct {
 	c22       [11]map[int]map[int]uint16 // page, register
 	c45       map[string]uint16
 	address   [11]uint16
-	pageErr   error // of writes to page registers, from the second on
 }
 
 // newBus has the registers of switch.md 4 and 5, with other bits of register 8 that
@@ -181,7 +180,7 @@ func deviceShort(dev int) string {
 	if dev < reg.Ports {
 		return Port(dev).Short()
 	}
-	return deviceName(dev)
+	return DeviceName(dev)
 }
 
 // smi is the bus as registers.

@@ -18,9 +18,9 @@ func SizeMode(bytes int) (reg.Jumbo, error) {
 	return 0, &SizeError{Bytes: bytes}
 }
 
-// uplinkMode is what the uplink needs so that panel ports have all of their mode: their
+// UplinkMode is what the uplink needs so that panel ports have all of their mode: their
 // frames have four bytes more on it.
-func uplinkMode(panel reg.Jumbo) reg.Jumbo {
+func UplinkMode(panel reg.Jumbo) reg.Jumbo {
 	for _, j := range []reg.Jumbo{reg.Jumbo1522, reg.Jumbo2048} {
 		if j.FrameBytes() >= panel.FrameBytes()+reg.DSATag {
 			return j
@@ -28,6 +28,18 @@ func uplinkMode(panel reg.Jumbo) reg.Jumbo {
 	}
 	return reg.Jumbo10240
 }
+
+// ModeFor is the smallest mode whose frames hold an MTU, with one VLAN tag.
+func ModeFor(mtu int) reg.Jumbo {
+	for _, j := range []reg.Jumbo{reg.Jumbo1522, reg.Jumbo2048} {
+		if j.FrameBytes() >= mtu+reg.Overhead+vlanTag {
+			return j
+		}
+	}
+	return reg.Jumbo10240
+}
+
+const vlanTag = 4
 
 // Plan is what Jumbo shall make true.
 type Plan struct {
@@ -157,10 +169,20 @@ func (r *run) do(ctx context.Context) error {
 		}
 		r.progress(*p)
 	}
-	if r.plan.DryRun {
-		return nil
+	if !r.written() {
+		return nil // what was read is what stands
 	}
 	return r.confirm(ctx)
+}
+
+// written tells whether anything was.
+func (r *run) written() bool {
+	for i := range r.result.Ports {
+		if r.result.Ports[i].Tries > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func interrupted(err error) error { return fmt.Errorf("interrupted: %w", err) }
@@ -184,7 +206,7 @@ func (r *run) survey(ctx context.Context) error {
 		p.Want = r.plan.Mode.Put(p.Before)
 	}
 	if up := &r.result.Ports[Uplink]; !r.plan.LeaveUplink && len(r.plan.Ports) > 0 {
-		up.Want = max(reg.JumboOf(up.Before), uplinkMode(r.plan.Mode)).Put(up.Before)
+		up.Want = max(reg.JumboOf(up.Before), UplinkMode(r.plan.Mode)).Put(up.Before)
 	}
 	return nil
 }
@@ -227,7 +249,7 @@ func (r *run) set(ctx context.Context, p *PortResult) error {
 		return nil
 	}
 	// Once more, straight before the write: the rest of the value must still be that.
-	now, err := r.port(ctx, p.Port, reg.PortControl2)
+	now, err := r.expect(ctx, p.Port, reg.PortControl2, p.Before, 1)
 	if err != nil {
 		return r.broken(ctx, p, err)
 	}
@@ -247,7 +269,7 @@ func (r *run) write(ctx context.Context, p *PortResult) error {
 	for p.Tries < writeTries {
 		p.Tries++
 		sent := r.regs.Write(ctx, int(p.Port), reg.PortControl2, p.Want)
-		now, err := r.port(ctx, p.Port, reg.PortControl2)
+		now, err := r.expect(ctx, p.Port, reg.PortControl2, p.Want, 2)
 		if err != nil {
 			p.Known = false
 			return r.broken(ctx, p, &UnverifiedError{At: p.register(), Old: p.Before, Want: p.Want, Err: joined(sent, err)})
@@ -290,7 +312,7 @@ func (r *run) broken(ctx context.Context, p *PortResult, err error) error {
 func (r *run) confirm(ctx context.Context) error {
 	for i := range r.result.Ports {
 		p := &r.result.Ports[i]
-		v, err := r.port(ctx, p.Port, reg.PortControl2)
+		v, err := r.expect(ctx, p.Port, reg.PortControl2, p.Now, 1)
 		if err != nil {
 			return fmt.Errorf("read all ports after the last write: %w", err)
 		}

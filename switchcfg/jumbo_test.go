@@ -183,6 +183,22 @@ func TestJumboNeverWritesWrong(t *testing.T) {
 				return v
 			}
 		}, nil, "", 11},
+		{"a value that does not stick, and one read that says it does", func(b *fakeBus) {
+			said := false
+			b.stores = func(n, _, _ int, old, v uint16) uint16 {
+				if n == 1 {
+					return old
+				}
+				return v
+			}
+			b.readAs = func(_, dev, _ int, v uint16) uint16 {
+				if len(b.writes) == 1 && dev == 1 && !said {
+					said = true
+					return reg.Jumbo10240.Put(v)
+				}
+				return v
+			}
+		}, nil, "", 11},
 		{"a foreign command between data and command", func(b *fakeBus) {
 			b.between = func(b *fakeBus) { b.data = 0x1930 }
 		}, nil, "", 11},
@@ -309,6 +325,7 @@ func TestJumboChangedByOthers(t *testing.T) {
 		b := newBus()
 		b.after = func(int) {
 			if len(b.writes) == 2 {
+				b.after = nil
 				b.regs[6][reg.PortControl2] ^= 0x0200
 			}
 		}
@@ -410,5 +427,11 @@ func TestSizeMode(t *testing.T) {
 		var e *SizeError
 		require.ErrorAs(t, err, &e)
 		assert.ErrorContains(t, err, "want 1522, 2048 or 10240")
+	}
+}
+
+func TestModeFor(t *testing.T) {
+	for mtu, want := range map[int]reg.Jumbo{72: 0, 1500: 0, 1501: 1, 2026: 1, 2027: 2, 9000: 2} {
+		assert.Equal(t, want, ModeFor(mtu), mtu)
 	}
 }

@@ -100,7 +100,7 @@ type Register struct{ Dev, Reg int }
 
 // String is "register 0x08 of oxp1 (Port1, sw1)".
 func (r Register) String() string {
-	return fmt.Sprintf("register 0x%02x of %s", r.Reg, deviceName(r.Dev))
+	return fmt.Sprintf("register 0x%02x of %s", r.Reg, DeviceName(r.Dev))
 }
 
 // deviceNames are those of devices that are no ports.
@@ -109,7 +109,8 @@ const (
 	global2 = "global2"
 )
 
-func deviceName(dev int) string {
+// DeviceName names a device inside the switch as it is shown.
+func DeviceName(dev int) string {
 	switch {
 	case dev == reg.Global1:
 		return global1

@@ -33,38 +33,44 @@ func (s *State) MTU(p Port) int { return reg.MTU(s.Ports[p].Mode(), s.Ports[Upli
 // Errors: *ProductError, *UnstableError, *UnreliableError, those of the registers and
 // the context's.
 func (s *Switch) Show(ctx context.Context) (State, error) {
-	return s.read(ctx, reg.PortStatus, reg.PortControl, reg.PortControl2)
-}
-
-// Modes reads the frame sizes alone, PortControl2, and writes nothing. Errors: as those
-// of Show.
-func (s *Switch) Modes(ctx context.Context) (State, error) { return s.read(ctx, reg.PortControl2) }
-
-// read reads some registers of each port.
-func (s *Switch) read(ctx context.Context, registers ...int) (st State, err error) {
-	t := trusted{regs: s.regs}
-	if st.ID, err = t.product(ctx); err != nil {
+	st, t, err := s.modes(ctx)
+	if err != nil {
 		return State{}, err
 	}
 	for i := range st.Ports {
 		p := &st.Ports[i]
-		p.Port = Port(i)
-		for _, r := range registers {
-			v, err := t.port(ctx, p.Port, r)
-			if err != nil {
-				return State{}, fmt.Errorf("read the switch: %w", err)
-			}
-			switch r {
-			case reg.PortStatus:
-				p.Status = reg.Status(v)
-			case reg.PortControl:
-				p.Control = v
-			case reg.PortControl2:
-				p.Control2 = v
-			}
+		status, err := t.shown(ctx, p.Port, reg.PortStatus)
+		if err == nil {
+			p.Control, err = t.shown(ctx, p.Port, reg.PortControl)
 		}
+		if err != nil {
+			return State{}, fmt.Errorf("read the switch: %w", err)
+		}
+		p.Status = reg.Status(status)
 	}
 	return st, nil
+}
+
+// Modes reads the frame sizes alone, PortControl2, and writes nothing. Errors: as those
+// of Show.
+func (s *Switch) Modes(ctx context.Context) (State, error) {
+	st, _, err := s.modes(ctx)
+	return st, err
+}
+
+func (s *Switch) modes(ctx context.Context) (st State, t *trusted, err error) {
+	t = &trusted{regs: s.regs}
+	if st.ID, err = t.product(ctx); err != nil {
+		return State{}, nil, err
+	}
+	for i := range st.Ports {
+		p := &st.Ports[i]
+		p.Port = Port(i)
+		if p.Control2, err = t.port(ctx, p.Port, reg.PortControl2); err != nil {
+			return State{}, nil, fmt.Errorf("read the switch: %w", err)
+		}
+	}
+	return st, t, nil
 }
 
 // Read returns one register of a device, read twice and equal. Registers that clear when

@@ -65,6 +65,24 @@ func (t *trusted) port(ctx context.Context, p Port, r int) (uint16, error) {
 	})
 }
 
+// shown reads a register that is only shown: twice, and equal.
+func (t *trusted) shown(ctx context.Context, p Port, r int) (uint16, error) {
+	return t.equal(ctx, Register{int(p), r})
+}
+
+// expect reads a register that should have a value, so many times. It returns that value
+// when each read gives it, all sixteen bits, which no wrong read does; otherwise what port
+// says.
+func (t *trusted) expect(ctx context.Context, p Port, r int, want uint16, times int) (uint16, error) {
+	for range times {
+		v, err := t.get(ctx, Register{int(p), r})
+		if err != nil || v != want {
+			return t.port(ctx, p, r)
+		}
+	}
+	return want, nil
+}
+
 // equal reads a register of which nothing is known.
 func (t *trusted) equal(ctx context.Context, at Register) (uint16, error) {
 	return t.again(ctx, at, func() error { return nil })

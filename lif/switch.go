@@ -7,21 +7,38 @@ import (
 	"oxpd/switchcfg/reg"
 )
 
-// SwitchLimit is the longest frame that the switch passes, in bytes with its FCS,
-// at each of the ten ports behind it (hardware/switch.md 5). 0: it is not known.
+// SwitchLimit is the longest frame that the switch passes, in bytes with its FCS, at
+// one of the ten ports behind it and at its uplink, which all of them share
+// (hardware/switch.md 5). 0: it is not known.
 //
 // The switch drops what is longer in either direction, and nothing counts it. So a
 // change to an MTU that does not fit is refused when the limit is known, unless it
 // is forced; what stands is never taken back for it.
-type SwitchLimit int
+type SwitchLimit struct{ Panel, Uplink int }
 
-// MTU is the largest MTU of a port whose frames all pass. It is not known without
-// a limit, nor for a port that is not behind the switch.
+// MTU is the largest MTU of a port whose frames all pass: the smallest limit of the way
+// holds, and on the uplink a frame has four bytes more. It is not known without a limit
+// of the port, nor for one that is not behind the switch.
 func (l SwitchLimit) MTU(p board.Port) (mtu int, known bool) {
-	if l == 0 || !p.BehindSwitch() {
+	if l.Panel == 0 || !p.BehindSwitch() {
 		return 0, false
 	}
-	return int(l) - reg.Overhead, true
+	mtu = l.Panel - reg.Overhead
+	if l.uplinkFirst() {
+		mtu = l.Uplink - reg.Overhead - reg.DSATag
+	}
+	return mtu, true
+}
+
+// uplinkFirst tells whether the uplink is the smaller one of the two.
+func (l SwitchLimit) uplinkFirst() bool { return l.Uplink != 0 && l.Uplink-reg.DSATag < l.Panel }
+
+// frames says what the limit is of.
+func (l SwitchLimit) frames() string {
+	if l.uplinkFirst() {
+		return fmt.Sprintf("frames of %d bytes with FCS at its uplink", l.Uplink)
+	}
+	return fmt.Sprintf("frames of %d bytes with FCS", l.Panel)
 }
 
 // Check refuses an MTU whose frames the switch is known to drop. The error is a
@@ -41,7 +58,7 @@ func (l SwitchLimit) Warning(p board.Port, mtu int) string {
 		return fmt.Sprintf("%v: longer frames vanish in the switch, and no counter moves", err)
 	}
 	smallest := reg.Jumbo1522.FrameBytes()
-	if l != 0 || SwitchLimit(smallest).Check(p, mtu) == nil {
+	if l.Panel != 0 || (SwitchLimit{Panel: smallest}).Check(p, mtu) == nil {
 		return ""
 	}
 	return fmt.Sprintf("the limit of the switch before %s is unknown: frames above %d bytes with FCS, and above %d as the board was found, may vanish in it, "+
@@ -57,11 +74,11 @@ type SwitchError struct {
 
 func (e *SwitchError) Error() string {
 	most, _ := e.Limit.MTU(e.Port)
-	return fmt.Sprintf("mtu %d of %s is more than the switch before it passes: %d, for frames of %d bytes with FCS", e.MTU, e.Port, most, e.Limit)
+	return fmt.Sprintf("mtu %d of %s is more than the switch before it passes: %d, for %s", e.MTU, e.Port, most, e.Limit.frames())
 }
 
 // Hint says what the operator can do.
 func (e *SwitchError) Hint() string {
-	return fmt.Sprintf("raise the switch's frame size first and say so in the configuration (switch: {size: %d}); oxpd mtu %s %d --force sets it all the same",
-		reg.Jumbo10240.FrameBytes(), e.Port.Name, e.MTU)
+	return fmt.Sprintf("oxpd mtu %s %d --switch raises the frame size of the switch at that port first, oxpd switch jumbo --all at all ten; --force sets the mtu all the same",
+		e.Port.Name, e.MTU)
 }

@@ -76,12 +76,13 @@ func (a *app) portCommand() *cobra.Command {
 }
 
 func (a *app) mtuCommand() *cobra.Command {
-	force := false
+	var in client.SetMTU
 	cmd := a.jsonFlag(&cobra.Command{
 		Use: "mtu PORT [VALUE]", Short: "show or set the MTU of a port, LIF and interface together", Args: args(1, 2),
 		Long: fmt.Sprintf("Shows what limits the frames of a port, or changes the MTU: the LIF first, read back, then the interface, or neither.\n"+
 			"PORT is an interface (oxp9), a label (PortF1) or a short label (F1). VALUE is %d to %d bytes of layer 3.\n"+
-			"A value whose frames the switch is known to drop is refused without --force; what is known of the switch is switch.size of the configuration.",
+			"A value whose frames the switch is known to drop is refused without --switch, which raises the switch at that port first, or --force.\n"+
+			"What is known of the switch was read from it, or is switch.size of the configuration.",
 			board.MinMTU, board.MaxMTU),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := board.Parse(args[0])
@@ -95,14 +96,15 @@ func (a *app) mtuCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				limit, do = cardLimit, func(ctx context.Context) (*client.MTU, error) {
-					if force {
-						return a.client().ForceMTU(ctx, p.Name, mtu)
-					}
-					return a.client().SetMTU(ctx, p.Name, mtu)
+				if limit = cardLimit; in.Switch {
+					limit += switchLimit
 				}
-			case force:
+				in.MTU = mtu
+				do = func(ctx context.Context) (*client.MTU, error) { return a.client().ChangeMTU(ctx, p.Name, in) }
+			case in.Force:
 				return &usageError{errors.New("mtu: --force sets a value, and there is none"), cmd.UseLine()}
+			case in.Switch:
+				return &usageError{errors.New("mtu: --switch raises the switch for a value, and there is none"), cmd.UseLine()}
 			}
 			ctx, cancel := ask(cmd, limit)
 			defer cancel()
@@ -116,7 +118,8 @@ func (a *app) mtuCommand() *cobra.Command {
 			return show(a, m, printMTU)
 		},
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "set VALUE also when the switch is known to drop such frames")
+	cmd.Flags().BoolVar(&in.Force, "force", false, "set VALUE also when the switch is known to drop such frames")
+	cmd.Flags().BoolVar(&in.Switch, "switch", false, "raise the frame size of the switch first where VALUE needs it, at that port and at the uplink")
 	return cmd
 }
 

@@ -178,7 +178,11 @@ func printMTU(w io.Writer, m *client.MTU) {
 		row("lif", limit(m.LIF))
 		row("interface", limit(m.Interface))
 		if m.SwitchMTU != 0 {
-			row("switch", fmt.Sprintf("%d (%s: frames of %d bytes)", m.SwitchMTU, m.Switch, m.SwitchFrame))
+			uplink := ""
+			if m.UplinkFrame != 0 {
+				uplink = fmt.Sprintf(", %d at the uplink", m.UplinkFrame)
+			}
+			row("switch", fmt.Sprintf("%d (%s: frames of %d bytes%s)", m.SwitchMTU, m.Switch, m.SwitchFrame, uplink))
 		} else {
 			row("switch", m.Switch)
 		}

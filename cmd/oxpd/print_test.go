@@ -127,6 +127,21 @@ func TestOutput(t *testing.T) {
 		Schema: 1, IfName: "oxp3", Label: "Port3", LIF: 9000, Interface: 9000, Switch: client.SwitchConfig, SwitchMTU: 2030, SwitchFrame: 2048, Effective: 2030,
 		Note: "mtu 9000 of oxp3 (Port3) is more than the switch before it passes: longer frames vanish in the switch, and no counter moves",
 	}, printMTU)
+	both(t, "mtu-switch-read", &client.MTU{
+		Schema: 1, IfName: "oxp3", Label: "Port3", LIF: 2026, Interface: 2026, Switch: client.SwitchRead, SwitchMTU: 2026, SwitchFrame: 10240, UplinkFrame: 2048, Effective: 2026,
+	}, printMTU)
+	both(t, "switch", &client.Switch{Schema: 1, Product: "0x193", Ports: []client.SwitchPort{
+		{Port: "sw0", Frame: 10240, MTU: 10218, Register: "0x2080", Link: client.LinkUp, Speed: 10000, State: "forwarding"},
+		{Port: "sw1", IfName: "oxp1", Label: "Port1", Frame: 2048, MTU: 2030, Register: "0x1080", Link: client.LinkUp, Speed: 1000, State: "forwarding"},
+		{Port: "sw9", IfName: "oxp11", Label: "PortF3", Register: "0x3080", Link: client.LinkDown, State: "disabled"},
+	}}, printSwitch)
+	both(t, "switch-run", &client.SwitchRun{Schema: 1, Frame: 10240, Ports: []client.SwitchPort{
+		{Port: "sw0", Frame: 10240, Before: 10240, Register: "0x2080", Outcome: client.SwitchNotBegun},
+		{Port: "sw1", IfName: "oxp1", Label: "Port1", Frame: 10240, Before: 2048, Register: "0x2081", Outcome: client.SwitchChanged},
+		{Port: "sw2", IfName: "oxp2", Label: "Port2", Before: 2048, Outcome: client.SwitchFailed, Error: "register 0x08 of oxp2 (Port2, sw2) was written and could not be read back"},
+		{Port: "sw9", IfName: "oxp11", Label: "PortF3", Register: "0x3080", Outcome: client.SwitchFailed, Error: "oxp11 (PortF3, sw9) has the reserved frame size, mode 3 (0x3080)"},
+	}, Failure: &client.Error{Schema: 1, Code: client.CodeRefused, Message: "not all", Hint: "repeat it"}}, printSwitchRun)
+	both(t, "switch-register", &client.SwitchRegister{Schema: 1, Device: "sw9", IfName: "oxp11", Label: "PortF3", Register: 4, Value: "0x007c", Before: "0x007f"}, printSwitchRegister)
 	both(t, "mtu-absent", &client.MTU{Schema: 1, IfName: "oxp3", Label: "Port3", Switch: client.SwitchUnknown}, printMTU)
 
 	f1 := client.PortStats{

@@ -111,6 +111,8 @@ func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool,
 		Device:    from.name,
 		Open:      func(ctx context.Context) (octep.Device, error) { return from.open(ctx, store, log) },
 		Store:     store,
+
+		OpenSwitch: daemon.ConsoleWay(log),
 	})
 	defer r.heed(d, log)()
 	err := d.Run(ctx)

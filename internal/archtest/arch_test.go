@@ -81,7 +81,7 @@ var rules = map[string][]string{
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
 		"internal/daemon/config", "internal/capture", "internal/sys", "hwsim/console", sysUnix}, layouts...),
 	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",
-		"internal/daemon/config", sysUnix}, below...),
+		"internal/daemon/config", "switchcfg", "switchcfg/console", "switchcfg/mvsw", sysUnix}, below...),
 
 	"internal/probe":        append([]string{"octep"}, below...),
 	"internal/probe/staged": append([]string{"hwsim", "internal/simdev", "octep", "ring"}, below...),
@@ -100,7 +100,7 @@ var rules = map[string][]string{
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
 		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
-		"octep/vfio", "octep/vfiouser", "internal/sys", cobra, sysUnix}, layouts...),
+		"octep/vfio", "octep/vfiouser", "internal/sys", "switchcfg", cobra, sysUnix}, layouts...),
 	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),
 	"docs":     {},
 }

@@ -49,6 +49,7 @@ func (d *Daemon) bringUp(ctx context.Context) error {
 		{stagePlatform, "the platform record", d.checkPlatform},
 		{stageNetAgent, "the NetAgent mailbox", d.openAgent},
 		{stageUplinks, "the uplinks", d.raiseUplinks},
+		{stageSwitch, "the coprocessor's console", d.firstSwitch},
 		{stagePorts, "the ports", d.provisionPorts},
 		{stageLinks, "the links", d.firstLinks},
 	} {
@@ -512,7 +513,7 @@ func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
 			continue
 		}
 		d.owners[p.Index] = newOwner(ownerConfig{
-			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, settings: settingsOf(d.cfg.Port(p)), limit: d.switchLimit,
+			port: p, agent: d.agent, lifs: d.lifs, clock: d.clock, log: d.log, settings: settingsOf(d.cfg.Port(p)), limit: d.limitOf(p),
 			attach: d.attach, rejoin: d.rejoin, detach: d.detach, lost: d.foundLost, note: func(r portRecord) { d.keep.notePort(p, r) },
 		})
 	}

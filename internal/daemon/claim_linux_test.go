@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"oxpd/hwsim/console"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/sys"
 	"oxpd/octep"
@@ -131,7 +132,11 @@ const asSquatter = "OXPD_TEST_SQUATTER"
 // mostly wait, for the kernel and for the daemon's own pauses.
 const sideBySide = "6"
 
+// TestMain is also the interpreter of programs on the simulated coprocessor.
 func TestMain(m *testing.M) {
+	if status, called := console.Called(os.Args[1:]); called {
+		os.Exit(status)
+	}
 	if os.Getenv(asSquatter) == "" {
 		if err := flag.Set("test.parallel", sideBySide); err != nil {
 			fmt.Fprintln(os.Stderr, err)

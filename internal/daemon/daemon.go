@@ -35,7 +35,11 @@ type Options struct {
 	Open func(ctx context.Context) (octep.Device, error)
 	// Store keeps interfaces, and a card that has descriptors, beyond the end of the
 	// process; nil: nothing does.
-	Store     *fdstore.Store
+	Store *fdstore.Store
+	// OpenSwitch opens the way to the switch by the terminal at a path. booted is asked
+	// before every byte: an error of it is why none may be sent now. nil: there is no way.
+	OpenSwitch func(ctx context.Context, path string, booted func() error) (SwitchWay, error)
+
 	Simulated bool         // for status only
 	NetNS     string       // path of the namespace that interfaces are made in; empty: the process's own
 	Logger    *slog.Logger // nil discards
@@ -57,6 +61,7 @@ type Daemon struct {
 	table  *reopener
 	lifs   *lif.Manager
 	owners [board.Ports]*owner
+	sw     *switchState
 
 	ringCounts *ring.Counters // outlive rings
 	ended      chan struct{}  // closed when the stop sequence is done
@@ -85,6 +90,7 @@ func New(o Options) *Daemon {
 	d := &Daemon{
 		o: o, cfg: o.Config, log: o.Logger, clock: o.Clock, fan: newFanout(), taps: map[*port.Port]bool{},
 		ringCounts: ring.NewCounters(), life: newLife(), ended: make(chan struct{}), stopAsk: make(chan struct{}), state: client.StateBringUp,
+		sw: newSwitchState(),
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.NewTextHandler(io.Discard, nil))

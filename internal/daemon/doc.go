@@ -14,6 +14,7 @@
 //	platform          assembly text; another board is refused
 //	netagent          cookie, answers, port table
 //	uplinks           uplink, PortF1 and PortF2 raised
+//	switch            read, and set as configured, when there is a console: before MTUs are raised
 //	ports             F1, F2, then the switch's: MAC, LIF with read-back, interface
 //	links             one look at each link
 //
@@ -31,6 +32,7 @@
 //	reconciler    one port a period -> owner; all of them after a loss; waiting ports
 //	rpc channel   opened anew when a command was lost
 //	link watcher  netlink -> owner
+//	switch        what it passes, every switch.watch -> limits of the MTUs
 //	liveness      config space; all ones ends every other one of these
 //
 // What a port shall be has one owner (design.md, rule 11), and three sources: the
@@ -39,6 +41,10 @@
 // be read, then the interface; or everything is as it was before. Of a change that
 // the interface has already, what the card refuses is put back, or stands and is
 // tried again (owner.follow). oxpd's own changes are recognised by their value.
+//
+// What the switch passes has one too (switch.go): one run at a time, with NetAgent kept
+// away, and in the order of design.md, rule 12. A run opens the way to it, and closes it
+// at its end.
 //
 // A configuration that was read again (Reload) is such requests, one for each port,
 // and what the loops look up at each turn; what would need another bring-up is named
@@ -58,7 +64,5 @@
 //
 // # What it leaves out
 //
-// Adopting the rings of an earlier process, keeping interfaces across a restart,
-// switch registers, filters and metrics. A card that left the bus is not brought
-// up again: the daemon says so and waits to be stopped.
+// Filters and metrics.
 package daemon

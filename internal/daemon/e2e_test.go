@@ -35,6 +35,7 @@ import (
 	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/rpc/msg"
+	"oxpd/switchcfg/console"
 )
 
 // hang bounds every wait of these tests by the wall clock. It is a guard against
@@ -47,6 +48,7 @@ type rig struct {
 	t        *testing.T
 	d        *Daemon
 	card     *hwsim.Card
+	console  string // terminal of the coprocessor's
 	memory   *ledger
 	accesses atomic.Uint64 // of both BARs
 	client   *client.Client
@@ -133,6 +135,14 @@ func (d watched) DMA() dma.Provider { return d.ledger }
 func (d watched) BAR0() mmio.Space  { return counted{d.Device.BAR0(), d.accesses} }
 func (d watched) BAR2() mmio.Space  { return counted{d.Device.BAR2(), d.accesses} }
 
+// withTerminal is a device with the coprocessor's console.
+type withTerminal struct {
+	octep.Device
+	path string
+}
+
+func (d withTerminal) Console() string { return d.path }
+
 // polled is a device without interrupts.
 type polled struct{ octep.Device }
 
@@ -166,7 +176,15 @@ type rigOptions struct {
 	card    func(c *hwsim.Card)               // before the daemon sees it
 	stage   func(s stage, r *rig)             // when a stage begins
 	wrap    func(d octep.Device) octep.Device // each device that is opened
+	way     *simWay                           // to the card's switch; nil: there is none
+	console bool                              // the way to the switch is the console of the card
 }
+
+// How long a shell is looked for, and a command waited for, in vain.
+const (
+	consoleSession = 12 * time.Second
+	consoleCommand = 8 * time.Second
+)
 
 // start makes a daemon run. At the end of the test it is stopped, unless it has
 // ended, and everything is looked at: goroutines, misuse of the card, namespace.
@@ -199,7 +217,7 @@ func start(t *testing.T, o rigOptions) *rig {
 				if err != nil {
 					return nil, err
 				}
-				dev, r.card = own, own.Card
+				dev, r.card, r.console = own, own.Card, own.Console()
 			}
 			if o.card != nil {
 				o.card(r.card)
@@ -217,9 +235,22 @@ func start(t *testing.T, o rigOptions) *rig {
 			if dev = (watched{dev, r.memory, &r.accesses}); o.wrap != nil {
 				dev = o.wrap(dev)
 			}
+			if o.console {
+				dev = withTerminal{dev, r.console}
+			}
 			return dev, nil
 		},
 	})
+	if o.way != nil {
+		o.way.card = func() *hwsim.Card { return r.card }
+		r.d.o.OpenSwitch = o.way.open
+	}
+	if o.console {
+		open := consoleWith(console.Options{Log: r.d.log, Session: consoleSession, Command: consoleCommand})
+		r.d.o.OpenSwitch = func(ctx context.Context, _ string, booted func() error) (SwitchWay, error) {
+			return open(ctx, r.console, booted)
+		}
+	}
 	if o.stage != nil {
 		r.d.track.watch = func(s stage) { o.stage(s, r) }
 	}
@@ -632,7 +663,7 @@ func TestMTUAndTheSwitch(t *testing.T) {
 	require.Equal(t, client.CodeRefused, code(err), "%v", err)
 	var refused *client.Error
 	require.ErrorAs(t, err, &refused)
-	assert.Contains(t, refused.Hint, "oxpd mtu oxp1 2031 --force")
+	assert.Contains(t, refused.Hint, "oxpd mtu oxp1 2031 --switch")
 	r.mtus("oxp1", 1500)
 	require.NoError(t, r.setMTU("oxp1", 2030))
 	r.mtus("oxp1", 2030)

@@ -47,6 +47,7 @@ type life struct {
 	clocks   uint64
 	workers  int
 	uplink   error         // of the last attempt to raise the switch uplink
+	modes    *modes        // of the switch; nil before it was read
 	regions  []*dma.Region // of the rpc channel
 	master   bool          // bus mastering was turned on
 	armed    bool          // the card was told about rings

@@ -30,6 +30,7 @@ type agent interface {
 	SetPromisc(ctx context.Context, tag board.Tag, on bool) error
 	SetAllMulti(ctx context.Context, tag board.Tag, on bool) error
 	LinkUp(ctx context.Context, tag board.Tag) (bool, error)
+	Hold(ctx context.Context) (release func(), err error) // nothing is asked of it until release
 }
 
 // lifs is the table of logical interfaces. Each method that changes an entry
@@ -101,7 +102,7 @@ type ownerConfig struct {
 	clock    clock
 	log      *slog.Logger
 	settings portSettings           // of the configuration, as last read
-	limit    func() lif.SwitchLimit // of the switch, as known now
+	limit    func() lif.SwitchLimit // of the switch at the port, as known now
 	// attach makes the interface, with its address and MTU and without carrier, and
 	// puts it into the data path. detach takes it out again.
 	attach func(ctx context.Context, p board.Port, mac [6]byte, mtu int) (iface, error)

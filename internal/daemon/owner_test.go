@@ -110,6 +110,8 @@ func (a *fakeAgent) SetAllMulti(_ context.Context, tag board.Tag, on bool) error
 
 func (a *fakeAgent) LinkUp(context.Context, board.Tag) (bool, error) { return true, nil }
 
+func (a *fakeAgent) Hold(context.Context) (func(), error) { return func() {}, nil }
+
 // start is a start of NetAgent: it has forgotten everything.
 func (a *fakeAgent) start() {
 	a.mac, a.forgot, a.up, a.promisc, a.allMulti = [6]byte{}, true, false, false, false
@@ -554,7 +556,7 @@ func TestSwitchLimitOfAChange(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		port  int
-		limit lif.SwitchLimit
+		limit int
 		steps []step
 	}{
 		{"known: up to it", port1, 2048, []step{{"command", 2030, 2030, "", ""}, {"command", 2031, 2030, beyond, ""}, {"command", 9000, 2030, beyond, ""}}},
@@ -585,7 +587,7 @@ func TestSwitchLimitOfAChange(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, tc.port, 0).up(t)
-			b.limit = tc.limit
+			b.limit = lif.SwitchLimit{Panel: tc.limit}
 			ctx := context.Background()
 			for i, s := range tc.steps {
 				b.logs.Reset()
@@ -600,7 +602,7 @@ func TestSwitchLimitOfAChange(t *testing.T) {
 					b.iface.mtu = s.value
 					err = b.follow(ctx, false)
 				case "limit":
-					b.limit = lif.SwitchLimit(s.value)
+					b.limit = lif.SwitchLimit{Panel: s.value}
 				}
 				require.NoError(t, b.reconcile(ctx))
 				if s.err == "" {
@@ -621,7 +623,7 @@ func TestSwitchLimitOfAChange(t *testing.T) {
 	t.Run("one that is made again keeps it", func(t *testing.T) {
 		b := newBench(t, port1, 0).up(t)
 		ctx := context.Background()
-		b.limit = 2048
+		b.limit = lif.SwitchLimit{Panel: 2048}
 		require.NoError(t, b.setMTU(ctx, 9000, true))
 		b.table.present = false // the fast path was restarted
 		b.iface.lost = port.ErrRemoved
@@ -634,7 +636,7 @@ func TestSwitchLimitOfAChange(t *testing.T) {
 	t.Run("what was forced is put back without a second force", func(t *testing.T) {
 		b := newBench(t, port1, 0).up(t)
 		ctx := context.Background()
-		b.limit = 2048
+		b.limit = lif.SwitchLimit{Panel: 2048}
 		require.NoError(t, b.setMTU(ctx, 9000, true))
 		b.iface.err = errors.New("EBUSY")
 		b.table.before = func(r msg.LIFUpdateReq) {

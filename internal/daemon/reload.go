@@ -27,6 +27,9 @@ func (d *Daemon) Reload(ctx context.Context, file config.Config) {
 	now, live, fixed := before.Reload(file)
 	d.cfg = now
 	owners := d.owners
+	if m := d.life.modes; m != nil {
+		clear(m.byHand)
+	}
 	d.mu.Unlock()
 	for _, c := range live {
 		d.log.Info("configuration changed", "key", c.Key, "old", c.Running, "new", c.File)
@@ -46,15 +49,15 @@ func (d *Daemon) Reload(ctx context.Context, file config.Config) {
 		}()
 	}
 	ports.Wait()
-	d.warnLimit(now)
+	d.warnLimit()
 	d.log.Info("configuration was read again")
 }
 
 // warnLimit names the ports whose MTU is more than the switch is known to pass.
 // It is not taken back: who set it may have had a reason, and sessions use it.
-func (d *Daemon) warnLimit(c config.Config) {
-	limit := c.SwitchLimit()
+func (d *Daemon) warnLimit() {
 	for _, p := range board.All() {
+		limit, _ := d.switchLimit(p)
 		if mtu := int(d.lifs.State(p).Have.MTU); limit.Check(p, mtu) != nil {
 			d.log.Warn("mtu stays above the limit of the switch", "port", p.Name, "mtu", mtu, "why", limit.Warning(p, mtu))
 		}

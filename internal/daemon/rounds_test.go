@@ -71,7 +71,7 @@ func newBoard12() *board12 {
 		t, a, i := &fakeTable{log: &b.log}, &fakeAgent{log: &b.log}, &fakeIface{}
 		b.table.of[p.Index], b.agents[p.Index], b.ifaces[p.Index] = t, a, i
 		b.owners[p.Index] = newOwner(ownerConfig{
-			port: p, agent: a, lifs: b.lifs, clock: b.clk, log: logger, limit: func() lif.SwitchLimit { return 0 }, lost: b.foundLost,
+			port: p, agent: a, lifs: b.lifs, clock: b.clk, log: logger, limit: func() lif.SwitchLimit { return lif.SwitchLimit{} }, lost: b.foundLost,
 			attach: func(_ context.Context, _ board.Port, mac [6]byte, mtu int) (iface, error) {
 				*i = fakeIface{log: &b.log, mtu: mtu, limit: mtu, mac: mac}
 				return i, nil

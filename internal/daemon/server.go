@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"reflect"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"oxpd/lif"
 	"oxpd/rpc"
 	"oxpd/rpc/msg"
+	"oxpd/switchcfg"
 )
 
 // Bounds of the control socket. Whoever may open it is trusted with the card,
@@ -44,10 +46,15 @@ type control interface {
 	portView(p board.Port) client.PortView
 	setUp(ctx context.Context, p board.Port, up bool) (client.PortView, error)
 	mtu(p board.Port) client.MTU
-	setMTU(ctx context.Context, p board.Port, mtu int, force bool) (client.MTU, error)
+	setMTU(ctx context.Context, p board.Port, in client.SetMTU) (client.MTU, error)
 	stats(only *board.Port) client.Stats
 	instruments() client.Instruments
 	counters(ctx context.Context) (client.Counters, error)
+	showSwitch(ctx context.Context) (client.Switch, error)
+	setSwitch(ctx context.Context, in client.SetSwitch, progress func(client.SwitchPort)) (client.SwitchRun, error)
+	interruptSwitch()
+	switchRegister(ctx context.Context, at switchcfg.Register) (client.SwitchRegister, error)
+	writeSwitch(ctx context.Context, at switchcfg.Register, v uint16) (client.SwitchRegister, error)
 	stop(ctx context.Context, teardown bool) (client.StopResult, error)
 }
 
@@ -116,9 +123,13 @@ func newServer(c control, log *slog.Logger) *http.Server {
 			answer(w, nil, err)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), mtuLimit)
+		limit := mtuLimit
+		if in.Switch {
+			limit += switchLimit
+		}
+		ctx, cancel := long(w, r, limit)
 		defer cancel()
-		m, err := c.setMTU(ctx, p, in.MTU, in.Force)
+		m, err := c.setMTU(ctx, p, in)
 		answer(w, m, err)
 	})
 	mux.HandleFunc("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
@@ -152,10 +163,12 @@ func newServer(c control, log *slog.Logger) *http.Server {
 		v, err := c.stop(ctx, in.Teardown)
 		answer(w, v, err)
 	})
-	for path, methods := range map[string]string{
+	routes := map[string]string{
 		"/v1/status": "GET", "/v1/ports": "GET", "/v1/ports/{port}": "GET", "/v1/ports/{port}/state": "PUT", "/v1/ports/{port}/mtu": "GET, PUT",
 		"/v1/stats": "GET", "/v1/instruments": "GET", "/v1/counters": "GET", "/v1/stop": "POST",
-	} {
+	}
+	maps.Copy(routes, switchRoutes(mux, c))
+	for path, methods := range routes {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", methods)
 			refuse(w, http.StatusMethodNotAllowed, fmt.Errorf("%s takes %s and no %s", r.URL.Path, methods, r.Method))
@@ -304,6 +317,9 @@ func describe(err error) *client.Error {
 		e.Code = client.CodeNotReady
 	case errors.As(err, &rc), errors.As(err, &beyond), errors.Is(err, lif.ErrMismatch), errors.Is(err, lif.ErrMACInUse), errors.Is(err, nwa.ErrRefused), errors.Is(err, errReadBack):
 		e.Code = client.CodeRefused
+	}
+	if e.Code == client.CodeFailed {
+		e.Code = switchCode(err)
 	}
 	if e.Code == client.CodeNotReady && e.Hint == "" {
 		e.Hint = "oxpd status says what the daemon does and waits for; oxpd status --wait returns when it runs"

@@ -25,12 +25,19 @@ import (
 	"oxpd/lif"
 	"oxpd/rpc"
 	"oxpd/rpc/msg"
+	"oxpd/switchcfg"
+	"oxpd/switchcfg/reg"
 )
 
 // fakeControl is a daemon that only answers.
 type fakeControl struct {
 	err     error
 	release chan struct{} // when set, counters waits for it
+
+	progress    []client.SwitchPort // of setSwitch
+	set         client.SetSwitch
+	hold        chan struct{} // when set, setSwitch waits for the end of its request, and closes it
+	interrupted bool
 }
 
 func (f *fakeControl) status() client.Status { return client.Status{Schema: client.Schema, PID: 7} }
@@ -44,11 +51,35 @@ func (f *fakeControl) setUp(_ context.Context, p board.Port, up bool) (client.Po
 	return client.PortView{IfName: p.Name, Want: client.PortValues{Admin: oper(up)}}, f.err
 }
 func (f *fakeControl) mtu(p board.Port) client.MTU { return client.MTU{IfName: p.Name, LIF: 1500} }
-func (f *fakeControl) setMTU(_ context.Context, p board.Port, mtu int, force bool) (client.MTU, error) {
-	if limit := lif.SwitchLimit(2048); !force && f.err == nil {
-		f.err = limit.Check(p, mtu)
+func (f *fakeControl) setMTU(_ context.Context, p board.Port, in client.SetMTU) (client.MTU, error) {
+	if limit := (lif.SwitchLimit{Panel: 2048}); !in.Force && !in.Switch && f.err == nil {
+		f.err = limit.Check(p, in.MTU)
 	}
-	return client.MTU{IfName: p.Name, LIF: mtu}, f.err
+	return client.MTU{IfName: p.Name, LIF: in.MTU}, f.err
+}
+func (f *fakeControl) showSwitch(context.Context) (client.Switch, error) {
+	return client.Switch{Schema: client.Schema, Product: "0x193"}, f.err
+}
+func (f *fakeControl) setSwitch(ctx context.Context, in client.SetSwitch, progress func(client.SwitchPort)) (client.SwitchRun, error) {
+	if _, err := switchPlan(in); err != nil {
+		return client.SwitchRun{}, err
+	}
+	f.set = in
+	for _, p := range f.progress {
+		progress(p)
+	}
+	if f.hold != nil {
+		<-ctx.Done()
+		close(f.hold)
+	}
+	return client.SwitchRun{Schema: client.Schema, OK: f.err == nil, Frame: in.Frame}, f.err
+}
+func (f *fakeControl) interruptSwitch() { f.interrupted = true }
+func (f *fakeControl) switchRegister(_ context.Context, at switchcfg.Register) (client.SwitchRegister, error) {
+	return registerView(at, 0x2080), f.err
+}
+func (f *fakeControl) writeSwitch(_ context.Context, at switchcfg.Register, v uint16) (client.SwitchRegister, error) {
+	return registerView(at, v), errors.Join(f.err, switchcfg.CheckWrite(at, v))
 }
 func (f *fakeControl) stats(only *board.Port) client.Stats {
 	s := client.Stats{Schema: client.Schema}
@@ -149,6 +180,107 @@ func TestClientAndServer(t *testing.T) {
 	assert.Equal(t, uint64(0), cnt.Get("NO_SUCH"))
 }
 
+func TestSwitchOverTheSocket(t *testing.T) {
+	ctx := context.Background()
+	f := &fakeControl{progress: []client.SwitchPort{{Port: "sw1", Outcome: client.SwitchChanged}, {Port: "sw2", Outcome: client.SwitchFailed}}}
+	path := serveFake(t, f)
+	c := client.New(path)
+	sw, err := c.Switch(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, "0x193", sw.Product)
+
+	var told []string
+	in := client.SetSwitch{Ports: []string{"oxp1", "sw2"}, Frame: 10240}
+	run, err := c.SetSwitch(ctx, in, func(p client.SwitchPort) { told = append(told, p.Port+" "+p.Outcome) })
+	require.NoError(t, err)
+	assert.True(t, run.OK)
+	require.NoError(t, run.Check())
+	assert.Equal(t, in, f.set)
+	assert.Equal(t, []string{"sw1 changed", "sw2 failed"}, told)
+
+	t.Run("a failure after the first port is in the document", func(t *testing.T) {
+		f.err = &switchcfg.BusyError{What: "switch command register"}
+		defer func() { f.err = nil }()
+		run, err := c.SetSwitch(ctx, in, nil)
+		require.NoError(t, err)
+		assert.False(t, run.OK)
+		assert.Equal(t, client.CodeTimeout, run.Failure.Code)
+		assert.ErrorContains(t, run.Check(), "stayed busy")
+	})
+	t.Run("one before it is a refusal", func(t *testing.T) {
+		c := client.New(serveFake(t, &fakeControl{err: &hinted{&refusal{errNoConsole, client.CodeNotReady}, "name it"}}))
+		_, err := c.SetSwitch(ctx, in, nil)
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, client.CodeNotReady, e.Code)
+		assert.Equal(t, "name it", e.Hint)
+	})
+	for name, tc := range map[string]struct {
+		in   client.SetSwitch
+		code client.Code
+		text string
+	}{
+		"no port":            {client.SetSwitch{Frame: 2048}, client.CodeUsage, "want all, or names"},
+		"all and one":        {client.SetSwitch{Frame: 2048, All: true, Ports: []string{"oxp1"}}, client.CodeUsage, "one of the two"},
+		"a size of no mode":  {client.SetSwitch{Frame: 9000, All: true}, client.CodeUsage, "want 1522, 2048 or 10240"},
+		"a bare number":      {client.SetSwitch{Frame: 2048, Ports: []string{"9"}}, client.CodeUnknownPort, `port "9" of the switch`},
+		"not behind it":      {client.SetSwitch{Frame: 2048, Ports: []string{"F1"}}, client.CodeUnknownPort, "oxp9 (PortF1) is not behind the switch"},
+		"the uplink by name": {client.SetSwitch{Frame: 2048, Ports: []string{"sw0"}}, client.CodeUsage, "never lowered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.SetSwitch(ctx, tc.in, nil)
+			assert.Equal(t, tc.code, code(err))
+			assert.ErrorContains(t, err, tc.text)
+		})
+	}
+	t.Run("a client that has gone ends its run", func(t *testing.T) {
+		f := &fakeControl{hold: make(chan struct{})}
+		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		_, err := client.New(serveFake(t, f)).SetSwitch(ctx, in, nil)
+		require.Error(t, err)
+		select {
+		case <-f.hold:
+		case <-time.After(hang):
+			t.Fatal("it goes on")
+		}
+	})
+	t.Run("interrupt", func(t *testing.T) {
+		require.NoError(t, c.InterruptSwitch(ctx))
+		assert.True(t, f.interrupted)
+	})
+	t.Run("a write that nobody stands for", func(t *testing.T) {
+		body := `{"value":124}`
+		assert.Equal(t, "HTTP/1.1 400 Bad Request", raw(t, path,
+			"PUT /v1/switch/registers/sw1/4 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n"+body))
+	})
+	t.Run("registers", func(t *testing.T) {
+		r, err := c.SwitchRegister(ctx, "F3", 8)
+		require.NoError(t, err)
+		assert.Equal(t, &client.SwitchRegister{Schema: client.Schema, Device: "sw9", IfName: "oxp11", Label: "PortF3", Register: 8, Value: "0x2080"}, r)
+		r, err = c.SwitchRegister(ctx, "global2", 0x18)
+		require.NoError(t, err)
+		assert.Equal(t, "global2", r.Device)
+		r, err = c.WriteSwitchRegister(ctx, "sw1", reg.PortControl, 0x7c)
+		require.NoError(t, err)
+		assert.Equal(t, "0x007c", r.Value)
+		for name, err := range map[string]error{
+			"bare number": second(c.SwitchRegister(ctx, "9", 8)),
+			"register":    second(c.SwitchRegister(ctx, "sw9", 32)),
+			"value":       second(c.WriteSwitchRegister(ctx, "sw9", 8, 0x10000)),
+			"VLAN map":    second(c.WriteSwitchRegister(ctx, "sw9", reg.PortVLANMap, 0x7fe)),
+			"uplink":      second(c.WriteSwitchRegister(ctx, "sw0", reg.PortControl, 0x17f)),
+			"reserved":    second(c.WriteSwitchRegister(ctx, "sw9", reg.PortControl2, 0x3080)),
+		} {
+			var e *client.Error
+			require.ErrorAs(t, err, &e, name)
+			assert.True(t, e.Usage(), name)
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
 func TestRefusalsOverTheSocket(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -157,7 +289,7 @@ func TestRefusalsOverTheSocket(t *testing.T) {
 		usage bool
 	}{
 		{"out of range", &board.MTURangeError{MTU: 71}, client.CodeUsage, true},
-		{"more than the switch passes", lif.SwitchLimit(2048).Check(board.ByIndex(0), 9000), client.CodeRefused, false},
+		{"more than the switch passes", (lif.SwitchLimit{Panel: 2048}).Check(board.ByIndex(0), 9000), client.CodeRefused, false},
 		{"fast path refused", msg.RC(1).Err(), client.CodeRefused, false},
 		{"no answer", &rpc.TimeoutError{What: "LIF_ADD_UPDATE"}, client.CodeTimeout, false},
 		{"stalled", &rpc.StalledError{Cause: rpc.ErrTimeout}, client.CodeTimeout, false},

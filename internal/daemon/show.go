@@ -14,7 +14,6 @@ import (
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/dma"
 	"oxpd/internal/port"
-	"oxpd/lif"
 	"oxpd/octep"
 	"oxpd/ring"
 	"oxpd/ring/wire"
@@ -52,11 +51,14 @@ func (d *Daemon) status() client.Status {
 	d.mu.Unlock()
 	s.Stages = d.track.snapshot()
 	s.Warnings = append(s.Warnings, d.track.overdue()...)
-	limit := d.switchLimit()
+	if w := d.switchWarning(); w != "" {
+		s.Warnings = append(s.Warnings, w)
+	}
 	for _, o := range d.allOwners() {
 		v := o.snapshot()
 		if v.up {
 			s.PortsUp++
+			limit, _ := d.switchLimit(o.port)
 			if mtu := int(d.lifs.State(o.port).Have.MTU); limit.Check(o.port, mtu) != nil {
 				s.Warnings = append(s.Warnings, limit.Warning(o.port, mtu))
 			}
@@ -194,17 +196,14 @@ func (d *Daemon) mtu(p board.Port) client.MTU {
 	if !p.BehindSwitch() {
 		return m
 	}
-	limit := d.switchLimit()
-	m.Switch, m.Note = client.SwitchUnknown, limit.Warning(p, m.Effective)
+	limit, from := d.switchLimit(p)
+	m.Switch, m.Note = from, limit.Warning(p, m.Effective)
 	if most, known := limit.MTU(p); known {
-		m.Switch, m.SwitchMTU, m.SwitchFrame = client.SwitchConfig, most, int(limit)
+		m.SwitchMTU, m.SwitchFrame, m.UplinkFrame = most, limit.Panel, limit.Uplink
 		m.Effective = min(m.Effective, most)
 	}
 	return m
 }
-
-// switchLimit is what is known of the switch: what the configuration says.
-func (d *Daemon) switchLimit() lif.SwitchLimit { return d.config().SwitchLimit() }
 
 // served is the owner of a port that takes requests. Errors have a code and a hint.
 func (d *Daemon) served(p board.Port) (*owner, error) {
@@ -229,7 +228,8 @@ func (d *Daemon) served(p board.Port) (*owner, error) {
 const goneHint = "it is waited for, and the ports come back by themselves; oxpd status says what is awaited"
 
 // setMTU implements control.
-func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int, force bool) (client.MTU, error) {
+func (d *Daemon) setMTU(ctx context.Context, p board.Port, in client.SetMTU) (client.MTU, error) {
+	mtu := in.MTU
 	if err := board.CheckMTU(mtu); err != nil {
 		return client.MTU{}, err
 	}
@@ -237,8 +237,13 @@ func (d *Daemon) setMTU(ctx context.Context, p board.Port, mtu int, force bool) 
 	if err != nil {
 		return client.MTU{}, fmt.Errorf("set mtu of %s: %w", p, err)
 	}
+	if in.Switch {
+		if err := d.raiseFor(ctx, p, mtu); err != nil {
+			return client.MTU{}, fmt.Errorf("mtu of %s stays as it is: %w", p, err)
+		}
+	}
 	was := d.mtu(p)
-	if err := o.ask(ctx, func(ctx context.Context) error { return o.setMTU(ctx, mtu, force) }); err != nil {
+	if err := o.ask(ctx, func(ctx context.Context) error { return o.setMTU(ctx, mtu, in.Force) }); err != nil {
 		return client.MTU{}, err
 	}
 	m := d.mtu(p)

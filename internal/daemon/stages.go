@@ -25,13 +25,14 @@ const (
 	stagePlatform
 	stageNetAgent
 	stageUplinks
+	stageSwitch
 	stagePorts
 	stageLinks
 	stages
 )
 
 var stageNames = [stages]string{
-	"device", "bus-master", "rings", "ready", "handshake", "interrupt-levels", "rpc", "platform", "netagent", "uplinks", "ports", "links",
+	"device", "bus-master", "rings", "ready", "handshake", "interrupt-levels", "rpc", "platform", "netagent", "uplinks", "switch", "ports", "links",
 }
 
 // patience is how long a stage may take before it is worth a warning; 0 is for

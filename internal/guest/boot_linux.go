@@ -19,7 +19,6 @@ type Options struct {
 	Socket   string            // of the PCI device
 	Systemd  bool              // is the first process; the commands are run by a service of its own
 	IOMMU    bool              // an emulated Intel IOMMU between the device and memory
-	Kernel   []string          // further arguments of the kernel
 	Files    map[string][]byte // in the guest's file system, by path without a leading slash
 	Modules  map[string]string // parameters of kernel modules, by name
 	Commands []string          // run one after the other: a path and arguments without spaces in them
@@ -92,7 +91,6 @@ func (o *Options) arguments(p *Parts, initrd, console, results string) []string 
 	if o.Systemd {
 		kernel += " " + systemdArguments()
 	}
-	kernel = strings.Join(append([]string{kernel}, o.Kernel...), " ")
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-machine", machine, "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(memoryMiB),

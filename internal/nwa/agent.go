@@ -127,6 +127,18 @@ func allowed(r msg.NWARequestMsg) error {
 	return fmt.Errorf("operation 0x%02x: %w", r.Op, ErrNotAllowed)
 }
 
+// Hold keeps NetAgent from being asked anything until release is called, once: its
+// programs use what the holder is about to use (switch.md 2). Requests wait meanwhile,
+// each as long as its own context allows. The error is the context's.
+func (a *Agent) Hold(ctx context.Context) (release func(), err error) {
+	select {
+	case <-a.turn:
+		return func() { a.turn <- struct{}{} }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the mailbox: %w", ctx.Err())
+	}
+}
+
 // transact sends one request, copies the reply's payload to reply and returns
 // its length.
 func (a *Agent) transact(ctx context.Context, req msg.NWARequestMsg, reply []byte) (int, error) {
@@ -136,12 +148,11 @@ func (a *Agent) transact(ctx context.Context, req msg.NWARequestMsg, reply []byt
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	select {
-	case <-a.turn:
-	case <-ctx.Done():
-		return 0, fmt.Errorf("wait for the mailbox: %w", ctx.Err())
+	release, err := a.Hold(ctx)
+	if err != nil {
+		return 0, err
 	}
-	defer func() { a.turn <- struct{}{} }()
+	defer release()
 
 	n, err := a.locked(ctx, req, reply)
 	a.log.Debug("nwa request", "op", req.Op, "sub", req.Sub, "tag", req.Port, "bytes", n, "err", err)

@@ -44,6 +44,28 @@ func TestTransactionOrder(t *testing.T) {
 	require.Equal(t, LastReply{Request: msg.NWARequestMsg{Op: 4, Sub: 3, Port: 0x8a00}, Bytes: 16, Marker: 0x14, At: 12 * time.Millisecond}, a.Last())
 }
 
+func TestHold(t *testing.T) {
+	g := newTarget(t)
+	g.answer = macs
+	a := g.agent()
+	release, err := a.Hold(bg)
+	require.NoError(t, err)
+	g.takeTrace()
+	ended, cancel := context.WithCancel(bg)
+	cancel()
+	_, err = a.Hold(ended)
+	require.ErrorIs(t, err, context.Canceled)
+	short, cancel := context.WithTimeout(bg, 20*time.Millisecond)
+	defer cancel()
+	_, err = a.MAC(short, f4)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Empty(t, g.takeTrace(), "nothing is asked while somebody holds it")
+	asked := make(chan error, 1)
+	go func() { _, err := a.MAC(bg, f4); asked <- err }()
+	release()
+	require.NoError(t, <-asked)
+}
+
 func TestRefusedByNumber(t *testing.T) {
 	g := newTarget(t)
 	a := g.agent()

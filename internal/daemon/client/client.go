@@ -132,15 +132,16 @@ func (c *Client) MTU(ctx context.Context, port string) (*MTU, error) {
 // force then. A refusal is an *Error, and the old MTU stands on both; only a
 // CodeTimeout whose text says that it has begun leaves that open.
 func (c *Client) SetMTU(ctx context.Context, port string, mtu int) (*MTU, error) {
-	return c.setMTU(ctx, port, SetMTU{MTU: mtu})
+	return c.ChangeMTU(ctx, port, SetMTU{MTU: mtu})
 }
 
 // ForceMTU is SetMTU, also when the switch is known to drop such frames.
 func (c *Client) ForceMTU(ctx context.Context, port string, mtu int) (*MTU, error) {
-	return c.setMTU(ctx, port, SetMTU{MTU: mtu, Force: true})
+	return c.ChangeMTU(ctx, port, SetMTU{MTU: mtu, Force: true})
 }
 
-func (c *Client) setMTU(ctx context.Context, port string, in SetMTU) (*MTU, error) {
+// ChangeMTU is SetMTU with everything that can be asked of it.
+func (c *Client) ChangeMTU(ctx context.Context, port string, in SetMTU) (*MTU, error) {
 	out := new(MTU)
 	if err := c.do(ctx, http.MethodPut, "/v1/ports/"+url.PathEscape(port)+"/mtu", in, out); err != nil {
 		return nil, err
@@ -204,7 +205,7 @@ func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 
 // do sends one request and decodes the answer into out.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader = http.NoBody
+	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
 		if err != nil {
@@ -212,33 +213,15 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://oxpd"+path, body)
-	if err != nil {
-		return fmt.Errorf("make request: %w", err)
-	}
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
 	begin := time.Now()
-	c.peer.Store(0)
-	resp, err := c.http.Do(req)
+	resp, err := c.send(ctx, method, path, body)
 	if err != nil {
-		var (
-			ue  *url.Error
-			bad *SocketError
-		)
-		if errors.As(err, &ue) {
-			err = ue.Err // the URL's host is made up; the socket is named by dial
-		}
-		if errors.Is(err, ErrNoDaemon) || errors.Is(err, fs.ErrPermission) || errors.As(err, &bad) {
-			return err
-		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			return &SilentError{c.socket, int(c.peer.Load()), time.Since(begin)}
-		}
-		return fmt.Errorf("ask the daemon on %s: %w", c.socket, err)
+		return err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return c.refusal(resp, method, path)
+	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &SilentError{c.socket, int(c.peer.Load()), time.Since(begin)}
@@ -246,15 +229,56 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	if err != nil {
 		return fmt.Errorf("read answer of %s: %w", c.socket, err)
 	}
-	if resp.StatusCode != http.StatusOK {
-		e := new(Error)
-		if err := json.Unmarshal(b, e); err != nil || e.Message == "" {
-			return fmt.Errorf("%s %s on %s: %s", method, path, c.socket, resp.Status)
-		}
-		return e
-	}
 	if err := json.Unmarshal(b, out); err != nil {
 		return fmt.Errorf("decode answer of %s: %w", c.socket, err)
 	}
 	return nil
+}
+
+// send sends one request, whose body may be nil. The answer's body is the caller's to
+// close.
+func (c *Client) send(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	if body == nil {
+		body = http.NoBody
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://oxpd"+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	if body != http.NoBody {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	begin := time.Now()
+	c.peer.Store(0)
+	resp, err := c.http.Do(req)
+	if err == nil {
+		return resp, nil
+	}
+	var (
+		ue  *url.Error
+		bad *SocketError
+	)
+	if errors.As(err, &ue) {
+		err = ue.Err // the URL's host is made up; the socket is named by dial
+	}
+	if errors.Is(err, ErrNoDaemon) || errors.Is(err, fs.ErrPermission) || errors.As(err, &bad) {
+		return nil, err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, &SilentError{c.socket, int(c.peer.Load()), time.Since(begin)}
+	}
+	return nil, fmt.Errorf("ask the daemon on %s: %w", c.socket, err)
+}
+
+// refusal is the error in an answer that is none.
+func (c *Client) refusal(resp *http.Response, method, path string) error {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("read answer of %s: %w", c.socket, err)
+	}
+	e := new(Error)
+	if err := json.Unmarshal(b, e); err != nil || e.Message == "" {
+		return fmt.Errorf("%s %s on %s: %s", method, path, c.socket, resp.Status)
+	}
+	return e
 }

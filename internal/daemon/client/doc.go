@@ -9,6 +9,8 @@
 //	PUT  /v1/ports/{port}/mtu    SetMTU -> MTU
 //	GET  /v1/stats[?port=NAME]   Stats
 //	GET  /v1/counters            Counters (asks the coprocessor over rpc)
+//	GET  /v1/switch              Switch (asks the coprocessor by its console)
+//	PUT  /v1/switch/jumbo        SetSwitch -> SwitchEvent, several, the last with a SwitchRun
 //	POST /v1/stop                StopRequest -> StopResult
 //
 // Each document carries "schema". A field is never renamed, removed or given

@@ -199,10 +199,12 @@ type MTU struct {
 	LIF       int    `json:"lif"` // as read back; 0 when the LIF is absent
 	Interface int    `json:"mtu"` // of the host's interface; 0 while it does not exist
 	// Switch is where the limit of the switch comes from: "none", the port does not
-	// pass the switch; "unknown", nobody has said; "config", the configuration.
+	// pass the switch; "unknown", nobody has said; "config", the configuration; "read",
+	// the switch itself, as it was last read.
 	Switch      string `json:"switch"`
 	SwitchMTU   int    `json:"switch_mtu,omitempty"`   // the largest whose frames the switch passes; 0 when unknown, or none
-	SwitchFrame int    `json:"switch_frame,omitempty"` // the same as a frame with FCS
+	SwitchFrame int    `json:"switch_frame,omitempty"` // the longest frame with FCS at the port
+	UplinkFrame int    `json:"uplink_frame,omitempty"` // the same at the switch's uplink, where it has 4 bytes more; 0 when unknown
 	Effective   int    `json:"effective"`              // the smallest of those that are known
 	Note        string `json:"note,omitempty"`         // what the switch does, or may do, to longer frames
 	// Warnings are what a change that was made does to others. They do not stay.
@@ -214,12 +216,16 @@ const (
 	SwitchNone    = "none"
 	SwitchUnknown = "unknown"
 	SwitchConfig  = "config"
+	SwitchRead    = "read"
 )
 
 // SetMTU asks for another MTU.
 type SetMTU struct {
 	MTU   int  `json:"mtu"`
 	Force bool `json:"force,omitempty"` // also when the switch is known to drop such frames
+	// Switch raises the frame size of the switch first, at this port and its uplink, when
+	// it is not known to pass such frames.
+	Switch bool `json:"raise_switch,omitempty"`
 }
 
 // LinkStats are one direction of `ip -j -s link`.

@@ -12,10 +12,12 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"regexp"
 	"runtime"
 	"slices"
@@ -42,6 +44,7 @@ const (
 	maxWorkers   = wire.OQs
 	minPoll      = 10 * time.Millisecond
 	maxPoll      = time.Minute
+	maxWatch     = 24 * time.Hour
 	minWatermark = wire.FetchBatch
 	maxWatermark = 0x1000
 	minDMABits   = 32
@@ -77,11 +80,34 @@ type Config struct {
 	Sim Sim `yaml:"sim"`
 }
 
-// Switch is what oxpd cannot read of the switch by itself.
+// Switch is the switch that ten of the twelve ports pass, and the way to it.
 type Switch struct {
+	// Console is the terminal that the coprocessor's serial console is at, such as /dev/ttyS2: the only way to the switch; empty: there
+	// is none. It is never looked for. With --sim it is not used, for the simulated card has a console of its own.
+	Console string `yaml:"console"`
+	// Jumbo is all, to have the switch at Size at all ten ports after every start of the coprocessor, and kept so; empty: as it is.
+	Jumbo string `yaml:"jumbo"`
 	// Size is the longest frame, in bytes with FCS, that the switch passes at its front ports: 1522, 2048 (as the board was found) or
-	// 10240 (jumbo mode); 0: not known. An MTU above it less 18 is refused, unless it is forced (hardware/switch.md 5).
+	// 10240 (jumbo mode); 0: not known. An MTU above it less 18 is refused, unless it is forced (hardware/switch.md 5). What was read
+	// of the switch itself goes before it. With Jumbo it is what the switch is set to, and 0 is 10240.
 	Size int `yaml:"size"`
+	// Watch is the time between two looks at the switch when there is a Console or Jumbo.
+	Watch Duration `yaml:"watch"`
+}
+
+// JumboAll is the one value of Switch.Jumbo.
+const JumboAll = "all"
+
+// Watched tells whether the switch is read, and set, without being asked.
+func (s Switch) Watched() bool { return s.Console != "" || s.Jumbo != "" }
+
+// JumboSize is the frame size that all ports of the switch shall have, 0 when it is left
+// as it is.
+func (s Switch) JumboSize() int {
+	if s.Jumbo == "" {
+		return 0
+	}
+	return cmp.Or(s.Size, reg.Jumbo10240.FrameBytes())
 }
 
 // Ways to a PCI device.
@@ -139,6 +165,7 @@ func Default() Config {
 		DMABits:   dma.DefaultBits,
 		LinkPoll:  Duration(time.Second),
 		Reconcile: Duration(time.Second),
+		Switch:    Switch{Watch: Duration(5 * time.Minute)},
 		Sim:       Sim{Timeline: TimelineCompressed, Seed: 1},
 	}
 }
@@ -254,10 +281,7 @@ func (c Config) checks(name string, at *yaml.Node) (errs []error) {
 			bad([]string{d.key}, "%v is out of range: want %v to %v", v, minPoll, maxPoll)
 		}
 	}
-	if c.Switch.Size != 0 && c.SwitchLimit() == 0 {
-		bad([]string{"switch", "size"}, "the switch has no mode of %d bytes: want %d, %d or %d, or 0 when it is not known",
-			c.Switch.Size, switchSizes[0], switchSizes[1], switchSizes[2])
-	}
+	c.checkSwitch(bad)
 	c.checkPorts(bad)
 	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
@@ -283,12 +307,31 @@ func checkDevice(name string) error {
 	return nil
 }
 
-// SwitchLimit is what the file says of the switch, 0 when it says nothing that can be.
+// SwitchLimit is what the file says of the switch: what it passes, or what it is to be
+// set to. The zero value when it says nothing that can be.
 func (c Config) SwitchLimit() lif.SwitchLimit {
-	if !slices.Contains(switchSizes[:], c.Switch.Size) {
-		return 0
+	size := cmp.Or(c.Switch.JumboSize(), c.Switch.Size)
+	if !slices.Contains(switchSizes[:], size) {
+		return lif.SwitchLimit{}
 	}
-	return lif.SwitchLimit(c.Switch.Size)
+	return lif.SwitchLimit{Panel: size}
+}
+
+func (c Config) checkSwitch(bad func(path []string, format string, args ...any)) {
+	s := c.Switch
+	if s.Console != "" && (!path.IsAbs(s.Console) || path.Clean(s.Console) != s.Console) {
+		bad([]string{"switch", "console"}, "%q: want the absolute path of a terminal, such as /dev/ttyS2", s.Console)
+	}
+	if s.Jumbo != "" && s.Jumbo != JumboAll {
+		bad([]string{"switch", "jumbo"}, "%q: want %s, or nothing", s.Jumbo, JumboAll)
+	}
+	if s.Size != 0 && !slices.Contains(switchSizes[:], s.Size) {
+		bad([]string{"switch", "size"}, "the switch has no mode of %d bytes: want %d, %d or %d, or 0 when it is not known",
+			s.Size, switchSizes[0], switchSizes[1], switchSizes[2])
+	}
+	if v := time.Duration(s.Watch); v < minPoll || v > maxWatch {
+		bad([]string{"switch", "watch"}, "%v is out of range: want %v to %v", v, minPoll, maxWatch)
+	}
 }
 
 // WorkerCount is Workers with 0 resolved.

@@ -23,7 +23,7 @@ workers: 3
 watermark: 0x200
 dma-bits: 48
 link-poll: 250ms
-switch: {size: 2048}
+switch: {console: /dev/ttyS2, jumbo: all, size: 10240, watch: 1m}
 ports:
   PortF1: {mtu: 9000, mac: 02:00:5E:00:53:09, up: true, promisc: off}
   oxp1: {up: no}
@@ -36,7 +36,7 @@ sim:
 	require.NoError(t, err)
 	want := Default()
 	want.Socket, want.Workers, want.Watermark, want.DMABits, want.LinkPoll = "/run/x.sock", 3, 0x200, 48, Duration(250*time.Millisecond)
-	want.Device, want.Switch.Size = "0000:01:00.0", 2048
+	want.Device, want.Switch = "0000:01:00.0", Switch{Console: "/dev/ttyS2", Jumbo: JumboAll, Size: 10240, Watch: Duration(time.Minute)}
 	yes, no := true, false
 	want.Ports = map[string]Port{"PortF1": {MTU: 9000, Up: &yes, MAC: &MAC{2, 0, 0x5e, 0, 0x53, 9}, Promisc: &no}, "oxp1": {Up: &no}}
 	want.Sim = Sim{Timeline: TimelineReal, Seed: 7, Wires: map[string]string{"F1": "tap:far1@/run/netns/far"}}
@@ -86,6 +86,13 @@ func TestParseRefuses(t *testing.T) {
 		{"mode that the switch does not have", "switch:\n  size: 9000\n", "f:2: switch.size: the switch has no mode of 9000 bytes: want 1522, 2048 or 10240, or 0 when it is not known"},
 		{"mtu above the switch", "switch: {size: 2048}\nports:\n  F1: {mtu: 9000}\n  oxp1:\n    mtu: 2031\n",
 			"f:5: ports.oxp1.mtu: mtu 2031 of oxp1 (Port1) is more than the switch before it passes: 2030, for frames of 2048 bytes with FCS"},
+		{"mtu above what the switch is set to", "switch: {jumbo: all, size: 2048}\nports: {oxp1: {mtu: 9000}}\n",
+			"f:2: ports.oxp1.mtu: mtu 9000 of oxp1 (Port1) is more than the switch before it passes: 2030, for frames of 2048 bytes with FCS"},
+		{"jumbo of one port", "switch:\n  jumbo: oxp1\n", `f:2: switch.jumbo: "oxp1": want all, or nothing`},
+		{"console that is no path", "switch: {console: ttyS2}", `f:1: switch.console: "ttyS2": want the absolute path of a terminal, such as /dev/ttyS2`},
+		{"console that is found by a detour", "switch: {console: /dev/../ttyS2}", `f:1: switch.console: "/dev/../ttyS2": want the absolute path of a terminal, such as /dev/ttyS2`},
+		{"watch too often", "switch: {watch: 1ms}", "f:1: switch.watch: 1ms is out of range: want 10ms to 24h0m0s"},
+		{"watch too seldom", "switch: {watch: 25h}", "f:1: switch.watch: 25h0m0s is out of range: want 10ms to 24h0m0s"},
 		{"unknown key of the switch", "switch: {sise: 2048}", `f:1: unknown key "sise"`},
 		{"mac too short", "ports:\n  F1:\n    mac: 02:00:5e:00:53\n", `f:3: "02:00:5e:00:53" is not a MAC address: want 02:00:5e:00:53:01`},
 		{"mac too long", "ports: {F1: {mac: 02:00:5e:00:53:01:02:03}}", `f:1: "02:00:5e:00:53:01:02:03" is not a MAC address: want 02:00:5e:00:53:01`},
@@ -241,6 +248,32 @@ func TestRisks(t *testing.T) {
 	assert.Contains(t, c.Risks()[0], "ports.oxp2.mtu: the limit of the switch before oxp2 (Port2) is unknown")
 	c.Switch.Size = 2048
 	assert.Empty(t, c.Risks())
+	c.Switch = Switch{Jumbo: JumboAll}
+	assert.Equal(t, []string{"switch.jumbo: there is no switch.console, by which the switch of a real card is reached"}, c.Risks())
+	c.Switch.Console = "/dev/ttyS2"
+	assert.Empty(t, c.Risks())
+}
+
+func TestSwitch(t *testing.T) {
+	for _, tc := range []struct {
+		name, file  string
+		size, limit int // to be set; known or to be set
+		watched     bool
+	}{
+		{"nothing", "", 0, 0, false},
+		{"what it passes is known", "switch: {size: 2048}", 0, 2048, false},
+		{"jumbo", "switch: {jumbo: all}", 10240, 10240, true},
+		{"jumbo, but smaller", "switch: {jumbo: all, size: 2048}", 2048, 2048, true},
+		{"a console to read it", "switch: {console: /dev/ttyS2}", 0, 0, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := Parse("f", []byte(tc.file))
+			require.NoError(t, err)
+			assert.Equal(t, tc.size, c.Switch.JumboSize())
+			assert.Equal(t, tc.limit, c.SwitchLimit().Panel)
+			assert.Equal(t, tc.watched, c.Switch.Watched())
+		})
+	}
 }
 
 // FuzzParse: what is accepted passes Check, and is printed as something that is

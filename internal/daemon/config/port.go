@@ -64,8 +64,12 @@ func (c Config) Port(p board.Port) Port {
 }
 
 // Risks says what settings that are accepted may do: an MTU whose frames the switch
-// may drop, as long as nobody has said what it passes.
+// may drop, as long as nobody has said what it passes; a switch to be set without a way
+// to it, which only a simulated card has.
 func (c Config) Risks() (out []string) {
+	if c.Switch.Jumbo != "" && c.Switch.Console == "" {
+		out = append(out, "switch.jumbo: there is no switch.console, by which the switch of a real card is reached")
+	}
 	for _, k := range keys(c.Ports) {
 		if p, err := board.Parse(k); err == nil {
 			if w := c.SwitchLimit().Warning(p, c.Ports[k].MTU); w != "" {

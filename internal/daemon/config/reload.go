@@ -22,7 +22,10 @@ func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
 			*to = append(*to, ch)
 		}
 	}
+	note(&live, "switch.console", c.Switch.Console, file.Switch.Console)
+	note(&live, "switch.jumbo", c.Switch.Jumbo, file.Switch.Jumbo)
 	note(&live, "switch.size", c.Switch.Size, file.Switch.Size)
+	note(&live, "switch.watch", c.Switch.Watch, file.Switch.Watch)
 	note(&live, "link-poll", c.LinkPoll, file.LinkPoll)
 	note(&live, "reconcile", c.Reconcile, file.Reconcile)
 

@@ -21,8 +21,8 @@ sim: {wires: {oxp1: tap:a, F2: loop:F1}}
 		{name: "the same", file: "workers: 2\nports: {PortF1: {mtu: 9000}, oxp1: {up: true}}\nsim: {wires: {Port1: tap:a, oxp10: loop:F1}}"},
 		{
 			name: "what can change",
-			file: "workers: 2\nlink-poll: 2s\nreconcile: 500ms\nswitch: {size: 2048}\nports: {F1: {mtu: 1500}}\nsim: {wires: {oxp1: tap:a, F2: loop:F1}}",
-			live: []Change{{"switch.size", "0", "2048"}, {"link-poll", "1s", "2s"}, {"reconcile", "1s", "500ms"}},
+			file: "workers: 2\nlink-poll: 2s\nreconcile: 500ms\nswitch: {console: /dev/ttyS2, jumbo: all, size: 2048, watch: 1m}\nports: {F1: {mtu: 1500}}\nsim: {wires: {oxp1: tap:a, F2: loop:F1}}",
+			live: []Change{{"switch.console", "", "/dev/ttyS2"}, {"switch.jumbo", "", "all"}, {"switch.size", "0", "2048"}, {"switch.watch", "5m0s", "1m0s"}, {"link-poll", "1s", "2s"}, {"reconcile", "1s", "500ms"}},
 		},
 		{
 			name: "what cannot",

@@ -290,10 +290,15 @@ func (c Config) checkWires(bad func(path []string, format string, args ...any)) 
 }
 
 // Missing names what the configuration needs and this machine does not have at
-// the moment: network namespaces and captures. They may still be made before the
+// the moment: the console, network namespaces and captures. They may still be made before the
 // daemon starts, so Check says nothing about them.
 func (c Config) Missing() []string {
 	var out []string
+	if c.Switch.Console != "" {
+		if _, err := os.Stat(c.Switch.Console); err != nil {
+			out = append(out, fmt.Sprintf("switch.console: %v", err))
+		}
+	}
 	for _, k := range keys(c.Sim.Wires) {
 		w, err := ParseWire(c.Sim.Wires[k])
 		if err != nil {

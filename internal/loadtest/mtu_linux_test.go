@@ -85,7 +85,7 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 	for _, p := range board.All() {
 		flows = append(flows, newDatagrams(t, l.host, l.far, farAddr(p)), newDatagrams(t, l.far, l.host, hostAddr(p)))
 	}
-	run, stop := context.WithTimeout(l.ctx, d)
+	run, stop := context.WithCancel(l.ctx)
 	defer stop()
 	var load sync.WaitGroup
 	var carried, waiting atomic.Int64
@@ -114,7 +114,8 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 			carried.Add(moved.Bytes)
 		}()
 	}
-	changes, refused := l.change(run, rand.New(rand.NewPCG(seed, 1<<32)))
+	changes, refused := l.change(d, rand.New(rand.NewPCG(seed, 1<<32)))
+	stop()
 	for _, p := range board.All() {
 		l.wait(p.Name+": LIF and interface agree, on a value that may be", func() bool {
 			m, err := l.client.MTU(l.ctx, p.Name)
@@ -139,8 +140,6 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 	}
 	assert.Positive(t, received)
 	assert.Less(t, int(waiting.Load()), len(streams)/2)
-	assert.Positive(t, changes)
-	assert.Positive(t, refused)
 	assert.Zero(t, r.stats.Device["rx_span_nobuf"])
 	s, err := l.client.Status(l.ctx)
 	require.NoError(t, err)
@@ -178,11 +177,11 @@ func checksumErrors(t *testing.T, ns *netlab.NS) (n uint64) {
 	return n
 }
 
-// change changes MTUs until ctx ends and returns how many it asked for, and how
-// many of other values.
-func (l *lab) change(ctx context.Context, r *rand.Rand) (changes, refused int) {
+// change changes MTUs for a time, and until there was each kind, which may take longer
+// on a busy machine. It returns how many it asked for, and how many of other values.
+func (l *lab) change(d time.Duration, r *rand.Rand) (changes, refused int) {
 	l.t.Helper()
-	for ctx.Err() == nil {
+	for end := time.Now().Add(d); time.Now().Before(end) || changes == 0 || refused == 0; {
 		p, mtu := board.ByIndex(r.IntN(board.Ports)), board.MinMTU+r.IntN(board.MaxMTU-board.MinMTU+1)
 		var err error
 		switch way := r.IntN(8); {

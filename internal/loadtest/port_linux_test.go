@@ -127,7 +127,10 @@ func TestPortDownAndUpLeavesTheRingsAlone(t *testing.T) {
 // moments.
 func TestPortDownAndUpWhileTheRingIsFull(t *testing.T) {
 	t.Parallel()
-	const rounds = 100
+	rounds := 100
+	if raceEnabled {
+		rounds /= 4
+	}
 	l := newLab(t)
 	p, err := board.Parse("F1")
 	require.NoError(t, err)

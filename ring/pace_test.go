@@ -162,3 +162,40 @@ func TestProgramRefusesMemoryThatMoved(t *testing.T) {
 		})
 	}
 }
+
+// lateClock tells a later time each time that it is asked.
+type lateClock struct {
+	Clock
+	times []time.Duration
+}
+
+func (c *lateClock) Now() (t time.Duration) {
+	t, c.times = c.times[0], c.times[1:]
+	return t
+}
+
+func TestWorkerTellsHowLongItHasSlept(t *testing.T) {
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	message, over := make(chan struct{}, 1), make(chan time.Time, 1)
+	w := &Worker{}
+	assert.Zero(t, w.Slept())
+	for _, tc := range []struct {
+		name   string
+		ctx    context.Context
+		wake   func()
+		ranOut bool
+		from   time.Duration
+		until  time.Duration
+		slept  time.Duration // in all
+	}{
+		{"woken by a message", context.Background(), func() { message <- struct{}{} }, false, 10, 17, 7},
+		{"to the end", context.Background(), func() { over <- time.Time{} }, true, 1000, 51_000, 50_007},
+		{"ended", gone, func() {}, false, 60_000, 60_001, 50_008},
+	} {
+		tc.wake()
+		w.clock = &lateClock{times: []time.Duration{tc.from, tc.until}}
+		assert.Equal(t, tc.ranOut, w.away(tc.ctx, message, over), tc.name)
+		assert.Equal(t, tc.slept, w.Slept(), tc.name)
+	}
+}

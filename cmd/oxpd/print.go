@@ -61,7 +61,7 @@ func printStatus(w io.Writer, s *client.Status) {
 	if s.CPU != nil {
 		cpu = fmt.Sprintf("; the process takes %.1f %% of a core", s.CPU.Percent)
 	}
-	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s\nports   %d of %d up\nrestart %s\n\n", device, s.Rings, s.Workers, cpu, s.PortsUp, s.PortsTotal, restart(s.Restart))
+	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s%s\nports   %d of %d up\nrestart %s\n\n", device, s.Rings, s.Workers, busy(s.Busy), cpu, s.PortsUp, s.PortsTotal, restart(s.Restart))
 	table(w, func(row func(...any)) {
 		row("STAGE", "STATE", "TIME", "")
 		for _, g := range s.Stages {
@@ -370,4 +370,16 @@ func printStop(w io.Writer, r *client.StopResult) {
 	for _, x := range r.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", x)
 	}
+}
+
+// busy is how busy each worker was, "" when that is not known yet.
+func busy(workers []client.WorkerBusy) string {
+	if len(workers) == 0 {
+		return ""
+	}
+	shares := make([]string, len(workers))
+	for i, w := range workers {
+		shares[i] = fmt.Sprintf("%.1f", w.Percent)
+	}
+	return ", busy " + strings.Join(shares, ", ") + " % of the time"
 }

@@ -70,7 +70,8 @@ func TestOutput(t *testing.T) {
 	both(t, "status-trouble", &client.Status{
 		Schema: 1, Version: "0.1.0", PID: 4711, Uptime: 3725.5, State: client.StateFailed,
 		Device: client.Device{Name: "0000:01:00.0", Platform: "XGS_1US", Assembly: "AMDA0202-0004", ClockMHz: 800},
-		Rings:  8, Workers: 4, PortsTotal: 12, PortsUp: 11,
+		Rings:  8, Workers: 2, PortsTotal: 12, PortsUp: 11, CPU: &client.CPU{Percent: 31.5, Seconds: 5},
+		Busy: []client.WorkerBusy{{Rings: []int{0, 2, 4, 6}, Percent: 0.4, Seconds: 5}, {Rings: []int{1, 3, 5, 7}, Percent: 31, Seconds: 5}},
 		Stages: []client.Stage{
 			{Name: "netagent", State: client.StageActive, Awaiting: "NetAgent to answer", Error: "nwa: no answer in time", Seconds: 40},
 			{Name: "ports", State: client.StageFailed, Error: "card is gone (read all ones)", Seconds: 1},

@@ -1,14 +1,13 @@
 package daemon
 
 import (
-	"math"
 	"sync"
 	"time"
 
 	"oxpd/internal/daemon/client"
 )
 
-// cpuTick is the interval that the status tells the CPU time of.
+// cpuTick is the interval that the status tells the CPU time of, and how busy workers were.
 const cpuTick = 5 * time.Second
 
 // cpuMeter measures how much CPU time the process takes: by the wall clock, whatever
@@ -35,7 +34,7 @@ func (m *cpuMeter) sample(now time.Time) {
 	defer m.mu.Unlock()
 	if took := now.Sub(m.at); ok && took > 0 {
 		percent := 100 * float64(used-m.then) / float64(took)
-		m.last = client.CPU{Percent: math.Round(10*percent) / 10, Seconds: math.Round(10*took.Seconds()) / 10}
+		m.last = client.CPU{Percent: tenths(percent), Seconds: tenths(took.Seconds())}
 		m.at, m.then = now, used
 	}
 }

@@ -227,6 +227,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 		select {
 		case now := <-tick.C:
 			d.cpu.sample(now)
+			d.busy.sample(d.clock.Now())
 		case <-ctx.Done():
 			stop("signal")
 			return nil

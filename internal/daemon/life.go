@@ -35,6 +35,7 @@ type life struct {
 	visit *gate          // control requests that use the card beside the tasks
 
 	pulse    pulse
+	busy     busyMeter
 	dev      octep.Device // nil before it was opened
 	card     *octep.Fence // the same, as far as this life reaches it
 	ep       *octep.Endpoint

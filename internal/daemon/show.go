@@ -32,6 +32,7 @@ func (d *Daemon) status() client.Status {
 		Rings:      wire.OQs,
 		Workers:    d.workers,
 		CPU:        d.cpu.show(),
+		Busy:       d.busy.show(),
 		PortsTotal: board.Ports,
 		Warnings:   append([]string{}, d.warnings...),
 		Device:     client.Device{Simulated: d.o.Simulated, Platform: d.platform.Platform, Assembly: d.platform.Assembly, ClockMHz: d.clocks},

@@ -61,22 +61,32 @@ type CPU struct {
 	Seconds float64 `json:"seconds"` // length of the interval
 }
 
+// WorkerBusy is how busy a worker was in the last whole interval: the share of the time
+// that it was not asleep. It then looked at rings, handed frames on, or waited for a core.
+type WorkerBusy struct {
+	Rings   []int   `json:"rings"`   // output queues that it serves
+	Percent float64 `json:"percent"` // of the time
+	Seconds float64 `json:"seconds"` // length of the interval
+}
+
 // Status is the daemon's state.
 type Status struct {
-	Schema     int      `json:"schema"`
-	Version    string   `json:"version"`
-	PID        int      `json:"pid"`
-	Uptime     float64  `json:"uptime"` // seconds
-	State      State    `json:"state"`
-	Device     Device   `json:"device"`
-	Rings      int      `json:"rings"`         // output queues
-	Workers    int      `json:"workers"`       // goroutines that service them
-	CPU        *CPU     `json:"cpu,omitempty"` // none in the first seconds
-	PortsUp    int      `json:"ports_up"`      // provisioned and shown to the kernel
-	PortsTotal int      `json:"ports_total"`   // of the board
-	Restart    Restart  `json:"restart"`       // what one would cost here and now
-	Stages     []Stage  `json:"stages"`
-	Warnings   []string `json:"warnings"`
+	Schema  int     `json:"schema"`
+	Version string  `json:"version"`
+	PID     int     `json:"pid"`
+	Uptime  float64 `json:"uptime"` // seconds
+	State   State   `json:"state"`
+	Device  Device  `json:"device"`
+	Rings   int     `json:"rings"`         // output queues
+	Workers int     `json:"workers"`       // goroutines that service them
+	CPU     *CPU    `json:"cpu,omitempty"` // none in the first seconds
+	// Busy has each worker; none in the first seconds.
+	Busy       []WorkerBusy `json:"busy,omitempty"`
+	PortsUp    int          `json:"ports_up"`    // provisioned and shown to the kernel
+	PortsTotal int          `json:"ports_total"` // of the board
+	Restart    Restart      `json:"restart"`     // what one would cost here and now
+	Stages     []Stage      `json:"stages"`
+	Warnings   []string     `json:"warnings"`
 }
 
 // Restart is what the end of the daemon by a signal, by force or by an upgrade, and its

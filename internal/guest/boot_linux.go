@@ -21,6 +21,7 @@ type Options struct {
 	IOMMU    bool              // an emulated Intel IOMMU between the device and memory
 	Files    map[string][]byte // in the guest's file system, by path without a leading slash
 	Modules  map[string]string // parameters of kernel modules, by name
+	Kernel   *Kernel           // nil: that of the parts
 	Commands []string          // run one after the other: a path and arguments without spaces in them
 	Limit    time.Duration     // from the start of QEMU to its end; 0: two minutes
 }
@@ -101,20 +102,30 @@ func (o *Options) arguments(p *Parts, initrd, console, results string) []string 
 		"-device", fmt.Sprintf(`{"driver":%q,"socket":{"path":%q,"type":"unix"}}`, device, o.Socket),
 		"-chardev", "file,id=con,path="+console, "-serial", "chardev:con",
 		"-chardev", "file,id=res,path="+results, "-serial", "chardev:res",
-		"-kernel", p.kernel(), "-initrd", initrd, "-append", kernel)
+		"-kernel", o.kernel(p).image(), "-initrd", initrd, "-append", kernel)
+}
+
+// kernel is the one that is booted.
+func (o *Options) kernel(p *Parts) *Kernel {
+	if o.Kernel != nil {
+		return o.Kernel
+	}
+	return p.Kernel()
 }
 
 // pack writes the initrd.
 func (o *Options) pack(p *Parts, path string, init []byte) error {
 	files := map[string][]byte{"init": init, "commands": []byte(strings.Join(o.Commands, "\n") + "\n")}
 	var order []string
-	for _, m := range Modules() {
-		b, err := os.ReadFile(p.module(m))
+	kernel := o.kernel(p)
+	for _, m := range kernel.modules {
+		at := "modules/" + m
+		b, err := os.ReadFile(filepath.Join(kernel.dir, at))
 		if err != nil {
 			return fmt.Errorf("guest: %w", err)
 		}
-		files["modules/"+m+".ko"] = b
-		order = append(order, strings.TrimSpace("/modules/"+m+".ko "+o.Modules[m]))
+		files[at] = b
+		order = append(order, strings.TrimSpace("/"+at+" "+o.Modules[moduleName(m)]))
 	}
 	files["modules/order"] = []byte(strings.Join(order, "\n") + "\n")
 	for _, d := range []string{"proc", "sys", "dev", "tmp"} {

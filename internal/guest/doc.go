@@ -12,7 +12,8 @@
 // Fetch gets what the machine does not have: a QEMU with vfio-user-pci (10.1 or
 // later), a guest kernel and systemd, as Debian packages, by apt with a root of its own and
 // unpacked below the user's cache directory. Nothing is installed; QEMU runs through
-// its own dynamic loader. That takes some seconds once, and the network.
+// its own dynamic loader. That takes some seconds once, and the network. FetchIOMMUFD gets
+// a second kernel, from Ubuntu's archive: none of Debian's has iommufd.
 //
 // Programs for the guest are built without cgo: a test binary (go test -c) is one,
 // oxpd itself another. internal/guest/inside and internal/guest/systemd have the tests that

@@ -53,34 +53,71 @@ func (p *Parts) qemu(args ...string) []string {
 // Fetch returns the parts from the user's cache directory; what is not there yet is
 // downloaded. Processes that fetch at once wait for the first.
 func Fetch(ctx context.Context) (*Parts, error) {
+	dir, err := cached(ctx, recipe, fetch)
+	if err != nil {
+		return nil, fmt.Errorf("guest: fetch QEMU, a kernel and systemd: %w", err)
+	}
+	return &Parts{dir}, nil
+}
+
+// cached returns a directory of the cache, which make makes if it is not there: whole or
+// not at all.
+func cached(ctx context.Context, name string, make func(ctx context.Context, base, dir string) error) (dir string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return nil, fmt.Errorf("guest: find a place to keep QEMU: %w", err)
+		return "", fmt.Errorf("find a place to keep it: %w", err)
 	}
 	base := filepath.Join(cache, "oxpd", "guest")
 	if err := os.MkdirAll(base, 0o755); err != nil {
-		return nil, fmt.Errorf("guest: %w", err)
+		return "", err
 	}
 	lock, err := os.Create(filepath.Join(base, "lock"))
 	if err != nil {
-		return nil, fmt.Errorf("guest: %w", err)
+		return "", err
 	}
 	defer lock.Close() // and unlocks it
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("guest: lock %s: %w", lock.Name(), err)
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	p := &Parts{filepath.Join(base, recipe)}
-	if _, err := os.Stat(p.dir); err == nil {
-		return p, nil
+	dir = filepath.Join(base, name)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
 	}
-	if err := fetch(ctx, base, p.dir); err != nil {
-		return nil, fmt.Errorf("guest: fetch QEMU, a kernel and systemd: %w", err)
-	}
-	return p, nil
+	return dir, make(ctx, base, dir)
 }
 
 // fetch makes dir, whole or not at all.
 func fetch(ctx context.Context, base, dir string) error {
+	if err := can(); err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range suites {
+		err := inTemporary(base, func(work string) error {
+			if err := fetchFrom(ctx, work, s); err != nil {
+				return err
+			}
+			return os.Rename(filepath.Join(work, "parts"), dir)
+		})
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", s[len(s)-1], err))
+	}
+	return errors.Join(errs...)
+}
+
+// inTemporary has a directory below base while do runs.
+func inTemporary(base string, do func(work string) error) error {
+	work, err := os.MkdirTemp(base, "fetch")
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(work), os.RemoveAll(work))
+}
+
+// can tells why this machine cannot fetch.
+func can() error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the guest runs on amd64 alone: %w", errors.ErrUnsupported)
 	}
@@ -92,28 +129,12 @@ func fetch(ctx context.Context, base, dir string) error {
 	if _, err := os.Stat(keyring); err != nil {
 		return fmt.Errorf("the packages are Debian's: %w", err)
 	}
-	var errs []error
-	for _, s := range suites {
-		work, err := os.MkdirTemp(base, "fetch")
-		if err != nil {
-			return err
-		}
-		err = fetchFrom(ctx, work, s)
-		if err == nil {
-			err = os.Rename(filepath.Join(work, "parts"), dir)
-		}
-		rest := os.RemoveAll(work)
-		if err == nil {
-			return rest
-		}
-		errs = append(errs, fmt.Errorf("%s: %w", s[len(s)-1], err), rest)
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // fetchFrom makes work/parts of the last of the suites.
 func fetchFrom(ctx context.Context, work string, suites []string) error {
-	conf, err := aptRoot(work, suites)
+	conf, err := aptRoot(work, debian(suites))
 	if err != nil {
 		return err
 	}
@@ -211,23 +232,27 @@ func fetchKernel(run func(args ...string) (string, error), work, suite string, p
 	return nil
 }
 
+// debian is where the packages of suites come from.
+func debian(suites []string) (sources []string) {
+	for _, s := range suites {
+		sources = append(sources, fmt.Sprintf("deb [signed-by=%s] %s %s main", keyring, mirror("/etc/apt"), s))
+	}
+	return sources
+}
+
 // aptRoot makes what apt needs to know nothing of this machine's packages, and
 // returns its configuration.
-func aptRoot(work string, suites []string) (string, error) {
+func aptRoot(work string, sources []string) (string, error) {
 	apt := filepath.Join(work, "apt")
 	for _, d := range []string{"lists/partial", "cache/archives/partial", "state", "empty"} {
 		if err := os.MkdirAll(filepath.Join(apt, d), 0o755); err != nil {
 			return "", err
 		}
 	}
-	var sources strings.Builder
-	for _, s := range suites {
-		fmt.Fprintf(&sources, "deb [signed-by=%s] %s %s main\n", keyring, mirror("/etc/apt"), s)
-	}
 	conf := filepath.Join(apt, "apt.conf")
 	for name, text := range map[string]string{
 		"status":       "",
-		"sources.list": sources.String(),
+		"sources.list": strings.Join(sources, "\n") + "\n",
 		"apt.conf": fmt.Sprintf(`Dir::Etc::sourcelist "%[1]s/sources.list";
 Dir::Etc::sourceparts "%[1]s/empty";
 Dir::Etc::preferences "/dev/null";

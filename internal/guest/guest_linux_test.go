@@ -60,19 +60,30 @@ func TestGuest(t *testing.T) {
 	init, inside := program(t, "build", "./init"), program(t, "test", "-c", "./inside")
 	both := map[string][]byte{"inside.test": inside, "oxpd": program(t, "build", "oxpd/cmd/oxpd")}
 
+	awake := map[string]string{"vfio-pci": "disable_idle_d3=1"}
 	for _, tt := range []struct {
 		name    string
 		iommu   bool
 		files   map[string][]byte
 		modules map[string]string
 		command string
+		kernel  func(context.Context) (*Kernel, error) // nil: that of the parts
 	}{
-		{"sysfs", false, both, nil, "/inside.test -test.v -test.skip ^TestVFIO"},
-		{"IOMMU", true, both, map[string]string{"vfio-pci": "disable_idle_d3=1"}, "/inside.test -test.v -test.skip ^(TestDaemon|TestSysfs.*)$"},
+		{"sysfs", false, both, nil, "/inside.test -test.v -test.skip ^TestVFIO", nil},
+		{"IOMMU", true, both, awake, "/inside.test -test.v -test.skip ^(TestDaemon|TestSysfs.*)$", nil},
+		{"iommufd", true, both, awake, "/inside.test -test.v -test.run ^(TestBARs|TestVFIO|TestVFIOKilled)$/^cdev$", FetchIOMMUFD},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
+			var kernel *Kernel // the third boot is for the cdev form alone, and not worth a failure elsewhere
+			if tt.kernel != nil {
+				k, err := tt.kernel(ctx)
+				if err != nil {
+					t.Skipf("its kernel is Ubuntu's: %v", err)
+				}
+				kernel = k
+			}
 			dir := t.TempDir()
 			mem, err := vfiouser.NewMemory()
 			require.NoError(t, err)
@@ -104,7 +115,7 @@ func TestGuest(t *testing.T) {
 			}()
 
 			commands, err := Boot(ctx, parts, dir, init, Options{
-				Socket: path, IOMMU: tt.iommu, Files: tt.files, Modules: tt.modules,
+				Socket: path, IOMMU: tt.iommu, Files: tt.files, Modules: tt.modules, Kernel: kernel,
 				Commands: []string{tt.command}, Limit: limit,
 			})
 			require.NoError(t, err)

@@ -79,8 +79,8 @@ func write(t *testing.T, path, text string) {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// The cdev form word for word as linux/vfio.h and linux/iommufd.h have it: no kernel
-// that Debian builds has it (CONFIG_IOMMUFD), so that it is not seen to run here.
+// The cdev form word for word as linux/vfio.h and linux/iommufd.h have it. A kernel that
+// has it is met in a guest (internal/guest).
 func TestCdevForm(t *testing.T) {
 	p := onPaper(t)
 	k := &recorder{answer: map[uint]func([]byte) error{

@@ -120,7 +120,11 @@ func load(path, parameters string) error {
 		return err
 	}
 	defer f.Close()
-	return unix.FinitModule(int(f.Fd()), parameters, 0)
+	flags := 0
+	if !strings.HasSuffix(path, ".ko") {
+		flags = unix.MODULE_INIT_COMPRESSED_FILE // the kernel unpacks it
+	}
+	return unix.FinitModule(int(f.Fd()), parameters, flags)
 }
 
 // run runs one command with its output on the port.

@@ -442,6 +442,22 @@ func TestMDIO(t *testing.T) {
 	assert.Contains(t, out, "No such device", "nothing but an aarch64 program uses the bus")
 }
 
+// TestStoppedJob: what job control stops stays so under the tracer.
+func TestStoppedJob(t *testing.T) {
+	_, _, h := shell(t, console.Options{})
+	h.send(`echo GO""_; sleep 1000000` + "\n")
+	h.expect("GO_")
+	wait(t, func() bool {
+		h.send("\x1a")
+		time.Sleep(50 * time.Millisecond)
+		return h.find("Stopped")
+	}, func() string { return fmt.Sprintf("not stopped: %q", h.text()) })
+	h.expect("# ")
+	out, _ := h.run("{ cat & } ; sleep 0.5; for j in $(jobs -p); do grep State /proc/$j/status; done")
+	assert.Equal(t, 2, strings.Count(out, "stop)"), "the job, and one that reads in the background: %s", out)
+	h.run("kill %1; kill -CONT %1; kill %2; kill -CONT %2; while pidof sleep cat >/dev/null; do usleep 10000; done")
+}
+
 func TestRestart(t *testing.T) {
 	c, _, h := shell(t, console.Options{})
 	restart := func() {
@@ -462,4 +478,13 @@ func TestRestart(t *testing.T) {
 	restart()
 	_, status = h.run("ls /root/mvsw")
 	assert.Equal(t, "1", status)
+
+	c.console(hwsim.ConsoleFaults{ConsoleByteTime: 10 * time.Millisecond})
+	h.send("yes\n")
+	h.expect("y\r\ny\r\n")
+	from := len(h.text())
+	c.happen(hwsim.BootOff)
+	c.happen(hwsim.BootLoader)
+	h.expect("Boot loader")
+	assert.Less(t, len(h.text())-from, 1000, "what was not sent yet is gone")
 }

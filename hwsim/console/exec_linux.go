@@ -27,7 +27,7 @@ var errTooLong = errors.New("too long")
 
 // replace makes an execve of an aarch64 file one of the interpreter, and tells whether it
 // did. Anything that cannot be read is left to the kernel, which says what is wrong with it.
-func replace(pid int, p *tracee, at sys.SyscallStop) bool {
+func replace(pid int, at sys.SyscallStop) bool {
 	file, err := readString(pid, at.Args[0])
 	if err != nil || !foreign(pid, file) {
 		return false
@@ -37,11 +37,7 @@ func replace(pid int, p *tracee, at sys.SyscallStop) bool {
 		return false
 	}
 	block, name, vector := build(at.SP, file, argv)
-	if err := writeMemory(pid, vector, block); err != nil {
-		return false
-	}
-	p.old, err = setArguments(pid, name, vector)
-	return err == nil
+	return writeMemory(pid, vector, block) == nil && setArguments(pid, name, vector) == nil
 }
 
 // build lays out the interpreter's name and arguments under the stack pointer: the vector

@@ -85,9 +85,7 @@ func TestFaults(t *testing.T) {
 		h.send(`echo GO""_; cat >f` + "\n")
 		h.expect("GO_")
 		c.console(hwsim.ConsoleFaults{ConsoleCutAfter: 7 * 10})
-		for range 7 {
-			h.send("123456789\n")
-		}
+		h.send(strings.Repeat("123456789\n", 7) + "12345")
 		wait(t, func() bool { return c.ConsoleFaults().ConsoleDead }, func() string { return "never cut" })
 		assert.Zero(t, c.ConsoleFaults().ConsoleCutAfter)
 		h.send("lost")
@@ -196,9 +194,10 @@ func TestAfterTheHost(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, raw.Control(func(fd uintptr) { err = unix.IoctlSetInt(int(fd), unix.TIOCEXCL, 0) }))
 	require.NoError(t, err)
-	h.send(`sleep 0.2; seq 1 3 >f; echo SA""ID` + "\n")
+	h.send(`sleep 0.5; seq 1 3 >f; echo SA""ID; echo >g` + "\n")
 	h.close()
-	time.Sleep(600 * time.Millisecond) // nobody listens, and then the port is tidied
+	h.home("g")
+	time.Sleep(time.Second) // nobody listens, and then the port is tidied
 	h = open(t, con.Path())
 	raw, err = h.f.SyscallConn()
 	require.NoError(t, err)

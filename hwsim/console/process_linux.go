@@ -41,7 +41,7 @@ func (w *world) shell(tty *os.File) (*process, error) {
 		// The thread is the tracer, and is not given back: it ends here, and with it
 		// whatever it still traced.
 		runtime.LockOSThread()
-		t := tracer{tracees: map[int]*tracee{}}
+		t := tracer{map[int]bool{}}
 		pid, err := w.fork(tty, &p.fd)
 		if err != nil {
 			started <- refused(err)
@@ -98,15 +98,9 @@ func (p *process) kill() {
 	_ = unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0) // it may have ended
 }
 
-// tracee is what a tracer knows of a process.
-type tracee struct {
-	replaced bool      // its execve is about to be that of the interpreter
-	old      registers // of that call, to be put back when it fails
-}
-
 // tracer traces a shell and its children, on one thread.
 type tracer struct {
-	tracees map[int]*tracee
+	replaced map[int]bool // processes whose execve is about to be that of the interpreter
 }
 
 // adopt takes over the child that has stopped at its first instruction, and lets it run.
@@ -147,11 +141,8 @@ func (t *tracer) run() {
 			return // ECHILD: there is none any more
 		}
 		if !status.Stopped() {
-			delete(t.tracees, pid)
+			delete(t.replaced, pid)
 			continue
-		}
-		if t.tracees[pid] == nil {
-			t.tracees[pid] = &tracee{}
 		}
 		t.stopped(pid, status)
 	}
@@ -167,14 +158,13 @@ func (t *tracer) stopped(pid int, status unix.WaitStatus) {
 	event := int(status) >> 16
 	switch {
 	case signal == syscallStop:
-		call(pid, t.tracees[pid])
+		t.call(pid)
 		signal = 0
-	case event == unix.PTRACE_EVENT_EXEC && t.tracees[pid].replaced:
+	case event == unix.PTRACE_EVENT_EXEC && t.replaced[pid]:
 		// The interpreter does its work untraced: it starts nothing, and its end is that
 		// of its namespace at the latest.
-		if sys.PtraceDetach(pid, 0) == nil {
-			delete(t.tracees, pid)
-		}
+		delete(t.replaced, pid)
+		_ = sys.PtraceDetach(pid, 0)
 		return
 	case event == unix.PTRACE_EVENT_STOP && signal != unix.SIGTRAP:
 		_ = sys.PtraceListen(pid) // job control has stopped it
@@ -186,16 +176,14 @@ func (t *tracer) stopped(pid int, status unix.WaitStatus) {
 }
 
 // call handles a stop at a system call.
-func call(pid int, p *tracee) {
+func (t *tracer) call(pid int) {
 	at, err := sys.PtraceSyscallStop(pid)
 	if err != nil {
 		return
 	}
-	switch {
-	case at.Entry && at.Nr == unix.SYS_EXECVE:
-		p.replaced = replace(pid, p, at)
-	case at.Exit && p.replaced:
-		p.replaced = false
-		_ = p.old.restore(pid) // it failed: the caller expects its registers as they were
+	if at.Entry && at.Nr == unix.SYS_EXECVE && replace(pid, at) {
+		t.replaced[pid] = true
+	} else {
+		delete(t.replaced, pid) // an execve that failed
 	}
 }

@@ -10,27 +10,22 @@ import (
 
 // SyscallStop is where a traced process has stopped at a system call.
 type SyscallStop struct {
-	Entry bool // about to make it; otherwise it has been made, or the process has not stopped at one
-	Exit  bool
+	Entry bool   // about to make it; otherwise it has been made, or the process has not stopped at one
 	SP    uint64 // stack pointer
 
 	Nr   uint64    // of an entry
 	Args [6]uint64 // of an entry
-
-	Failed bool // of an exit
 }
 
 // struct ptrace_syscall_info.
 const (
-	infoOp      = 0  // u8: 0 none, 1 entry, 2 exit
-	infoSP      = 16 // u64
-	infoNr      = 24 // u64, of an entry
-	infoArgs    = 32 // six u64, of an entry
-	infoIsError = 32 // u8, of an exit
-	infoSize    = 88
+	infoOp   = 0  // u8: 0 none, 1 entry, 2 exit
+	infoSP   = 16 // u64
+	infoNr   = 24 // u64, of an entry
+	infoArgs = 32 // six u64, of an entry
+	infoSize = 88
 
 	infoEntry = 1
-	infoExit  = 2
 )
 
 // PtraceSyscallStop asks where a traced process that has stopped stands. Only the thread
@@ -42,15 +37,12 @@ func PtraceSyscallStop(pid int) (SyscallStop, error) {
 		return SyscallStop{}, fmt.Errorf("sys: ask for the system call of process %d: %w", pid, errno)
 	}
 	le := binary.NativeEndian
-	s := SyscallStop{Entry: b[infoOp] == infoEntry, Exit: b[infoOp] == infoExit, SP: le.Uint64(b[infoSP:])}
-	switch {
-	case s.Entry:
+	s := SyscallStop{Entry: b[infoOp] == infoEntry, SP: le.Uint64(b[infoSP:])}
+	if s.Entry {
 		s.Nr = le.Uint64(b[infoNr:])
 		for i := range s.Args {
 			s.Args[i] = le.Uint64(b[infoArgs+8*i:])
 		}
-	case s.Exit:
-		s.Failed = b[infoIsError] != 0
 	}
 	return s, nil
 }

@@ -67,7 +67,7 @@ var rules = map[string][]string{
 	"lif":               append([]string{"internal/clock"}, layouts...),
 	"switchcfg":         append([]string{"internal/clock"}, layouts...),
 	"switchcfg/mvsw":    layouts,
-	"switchcfg/console": append([]string{"internal/clock", sysUnix}, layouts...),
+	"switchcfg/console": append([]string{"internal/clock", "internal/sys", sysUnix}, layouts...),
 	"internal/port":     append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 
 	"hwsim":           append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's

@@ -79,8 +79,15 @@ func (o Options) filled() Options {
 	return o
 }
 
-// Close gives the line back. Its settings stay: raw, no echo.
-func (c *Console) Close() error { return c.line.Close() }
+// Close gives the line back. Our end's settings stay: raw, no echo. The
+// coprocessor's shell, when it answers, echoes again.
+func (c *Console) Close() error {
+	if c.shell {
+		// Without an answer it stays silent, and a person there types "stty echo" unseen.
+		_, _ = c.command(context.Background(), fresh(), echoOn, closeWithin)
+	}
+	return c.line.Close()
+}
 
 const (
 	// maxLine is what a shell that edits its lines takes.
@@ -114,6 +121,7 @@ func (c *Console) Run(ctx context.Context, line string) ([]string, int, error) {
 		r, err := c.command(ctx, m, line, c.o.Command)
 		// A shell that has ended, and a login in its place, took the command for a name.
 		if try < tries && (errors.Is(err, errLogin) || errors.Is(err, Damaged)) {
+			c.o.Log.Debug("console command is sent again", "line", line, "err", err)
 			continue
 		}
 		if errors.Is(err, errLogin) {
@@ -220,6 +228,13 @@ const (
 	interrupt = "\x03\n"
 )
 
+// A shell that does not echo, nor edits its lines, takes a line at once. The
+// command that makes it so is also the one that a shell is known by.
+const (
+	echoOff = "stty -echo"
+	echoOn  = "stty echo"
+)
+
 // Times of a login. None is on record; all are generous and none is needed exactly.
 const (
 	settled      = 100 * time.Millisecond // a prompt that stands so long is one
@@ -227,7 +242,8 @@ const (
 	answerWithin = 2 * time.Second        // to the Enter key
 	loginWithin  = 6 * time.Second        // a refused login pauses for some seconds
 	probeWithin  = 8 * time.Second        // of a line that takes 20 ms for a byte
-	idle         = 4 * time.Second        // a shell that waits so long for the next command has not begun this one
+	closeWithin  = 2 * time.Second
+	idle         = 4 * time.Second // a shell that waits so long for the next command has not begun this one
 )
 
 // find finds a shell: it presses Enter, answers a login, and believes what answers a
@@ -257,7 +273,7 @@ func (c *Console) find(ctx context.Context) error {
 			return err
 		}
 		names = names || asked
-		_, err = c.command(ctx, fresh(), "true", min(probeWithin, end-c.o.Clock.Now()))
+		_, err = c.command(ctx, fresh(), echoOff, min(probeWithin, end-c.o.Clock.Now()))
 		if err == nil {
 			return nil
 		}

@@ -26,7 +26,7 @@ func TestRun(t *testing.T) {
 		set  func(*far)
 	}{
 		{"a shell", func(*far) {}},
-		{"a shell that does not echo", func(f *far) { f.echoes = false }},
+		{"a shell that does not echo", func(f *far) { f.echoes, f.silent = false, true }},
 		{"a prompt that nobody knows", func(f *far) { f.prompt = "oct % " }},
 		{"no prompt", func(f *far) { f.prompt = "" }},
 		{"a prompt with escape sequences", func(f *far) { f.prompt = "\x1b[1m/root #\x1b[0m \x1b[6n" }},
@@ -77,6 +77,41 @@ func TestHalfTypedLineIsNotEntered(t *testing.T) {
 		assert.NotContains(t, l, "rm -rf")
 	}
 	assert.NotContains(t, string(f.typed), "\x03", "nothing is interrupted when a shell answers")
+}
+
+// The shell echoes again when we leave, if it is there and the gate is open.
+func TestCloseLeavesAShellThatEchoes(t *testing.T) {
+	f := newFar()
+	con := f.console(nil)
+	require.NoError(t, con.Close())
+	assert.Empty(t, f.typed, "nothing is said to a shell that was not asked for")
+
+	_, _, err := con.Run(context.Background(), "id")
+	require.NoError(t, err)
+	assert.False(t, f.echoes)
+	require.NoError(t, con.Close())
+	assert.True(t, f.echoes)
+
+	f = newFar()
+	open := true
+	con = f.console(func(context.Context) error {
+		if !open {
+			return errBooting
+		}
+		return nil
+	})
+	_, _, err = con.Run(context.Background(), "id")
+	require.NoError(t, err)
+	open = false
+	typed := len(f.typed)
+	require.NoError(t, con.Close())
+	assert.Len(t, f.typed, typed)
+
+	f.at, open = "nothing", true
+	start := f.clock.now
+	con.shell = true
+	require.NoError(t, con.Close())
+	assert.Less(t, f.clock.now-start, 3*time.Second)
 }
 
 // errBooting is what a gate says.

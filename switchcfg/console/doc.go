@@ -51,11 +51,11 @@
 //
 // A shell is found by its answer to such a command alone; prompts, whose text is on no
 // record, are only hints of when to send it. A half-typed line is erased, not entered
-// (^U); what runs there is interrupted from the second try on (^C).
+// (^U); what runs there is interrupted from the second try on (^C). The shell's own echo is
+// off from then on, which spares the line half of its bytes, until Close.
 //
 // # What it leaves out
 //
-// Flow control (the line has none), any other user than root, a password. The echo of the
-// coprocessor's shell is left on: a person may come after us. Other systems than
-// Linux: errors.ErrUnsupported.
+// Flow control (the line has none), any other user than root, a password. Other systems
+// than Linux: errors.ErrUnsupported.
 package console

@@ -42,6 +42,7 @@ type far struct {
 	asks     bool // for a password
 	refuses  bool // root without one
 	echoes   bool
+	silent   bool // and never will
 	prompt   string
 	latency  time.Duration // of an answer
 	perByte  time.Duration // of what it sends
@@ -212,13 +213,17 @@ func (f *far) execute(line string) {
 		return
 	}
 	out, status := "", 0
-	if command != "true" {
+	ours := false
+	switch command {
+	case echoOff, echoOn:
+		ours, f.echoes = true, command == echoOn && !f.silent
+	default:
 		out, status = f.run(command)
 		f.finished++
 	}
 	out = strings.ReplaceAll(out, "\n", "\r\n")
 	answer := fmt.Sprintf("%s%s_B\r\n%s%s%s_E%d_\r\n", m[2], m[3], out, m[5], m[6], status)
-	if f.damage != nil && command != "true" {
+	if f.damage != nil && !ours {
 		answer = f.damage(answer)
 	}
 	f.say(f.latency, answer+f.promptText())

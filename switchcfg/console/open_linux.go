@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"golang.org/x/sys/unix"
+
+	"oxpd/internal/sys"
 )
 
 // Open opens the serial port at path, which nothing looks for: it is what the
@@ -73,6 +75,10 @@ func (t *tty) open(path string) error {
 		return &refusal{Exclusive, "", nil} // TIOCEXCL, for who is not root
 	}
 	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	// A line of the log on a "standard error" that is the console would be typed into it.
+	if fd, err = sys.AboveStdio(fd); err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
 	t.fd = fd

@@ -20,54 +20,44 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"oxpd/internal/sys"
 	"oxpd/switchcfg/mvsw"
 )
 
-// pty is a pseudo terminal: its far end, and the path of ours.
-type pty struct {
-	far  *os.File
-	path string
-}
+// pty is the far end of a line.
+type pty struct{ *sys.Pty }
 
 func newPTY(t *testing.T) pty {
 	t.Helper()
-	far, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	p, err := sys.OpenPty()
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = far.Close() })
-	raw, err := far.SyscallConn()
-	require.NoError(t, err)
-	var n int
-	require.NoError(t, raw.Control(func(fd uintptr) {
-		err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
-		if err == nil {
-			n, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		}
-	}))
-	require.NoError(t, err)
-	return pty{far, fmt.Sprintf("/dev/pts/%d", n)}
+	t.Cleanup(func() { _ = p.Close() })
+	return pty{p}
 }
 
 // near opens our end besides the console, as this process: it keeps the settings
 // and counts as no other reader.
 func (p pty) near(t *testing.T) *os.File {
 	t.Helper()
-	f, err := os.OpenFile(p.path, os.O_RDWR|unix.O_NOCTTY, 0)
+	f, err := p.Open(false)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
 
-func (p pty) settings(t *testing.T) *unix.Termios {
+func (p pty) settings(t *testing.T) unix.Termios {
 	t.Helper()
-	return settingsOf(t, p.near(t))
+	s, err := p.Termios()
+	require.NoError(t, err)
+	return *s
 }
 
 // heard is what comes out of the far end within a moment.
 func (p pty) heard(t *testing.T) string {
 	t.Helper()
-	require.NoError(t, p.far.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+	require.NoError(t, p.File().SetReadDeadline(time.Now().Add(100*time.Millisecond)))
 	var b [4096]byte
-	n, err := p.far.Read(b[:])
+	n, err := p.File().Read(b[:])
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		require.NoError(t, err)
 	}
@@ -100,46 +90,39 @@ func numberOf(t *testing.T, path string) string {
 
 func TestOpenSetsTheLineAndLeavesItSo(t *testing.T) {
 	p := newPTY(t)
-	keep := p.near(t) // a pseudo terminal forgets its settings at the last close
+	p.near(t) // a pseudo terminal forgets its settings at the last close
 	require.NotZero(t, p.settings(t).Lflag&unix.ECHO)
 	_ = p.heard(t)
 
-	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready})
 	require.NoError(t, err)
 	for range 2 { // open, and closed
-		s := settingsOf(t, keep)
+		s := p.settings(t)
 		assert.Zero(t, s.Lflag, "no echo, no lines, no signals")
 		assert.Zero(t, s.Iflag)
 		assert.Zero(t, s.Oflag)
 		assert.EqualValues(t, unix.B115200, s.Cflag&unix.CBAUD)
 		assert.EqualValues(t, unix.CS8|unix.CREAD|unix.CLOCAL, s.Cflag&^unix.CBAUD)
 		require.NoError(t, c.Close())
-		c, err = Open(context.Background(), p.path, Options{Ready: ready})
+		c, err = Open(context.Background(), p.Path(), Options{Ready: ready})
 		require.NoError(t, err)
 	}
-	_, err = p.far.WriteString("Hit any key to stop autoboot: 3\r\n")
+	_, err = p.File().WriteString("Hit any key to stop autoboot: 3\r\n")
 	require.NoError(t, err)
 	assert.Empty(t, p.heard(t), "what the far end says is not echoed, and nothing is said unasked")
 	require.NoError(t, c.Close())
 	assert.Empty(t, p.heard(t))
 }
 
-func settingsOf(t *testing.T, near *os.File) *unix.Termios {
-	t.Helper()
-	termios, err := unix.IoctlGetTermios(int(near.Fd()), unix.TCGETS)
-	require.NoError(t, err)
-	return termios
-}
-
 func TestGateIsAskedBeforeTheDeviceIsOpened(t *testing.T) {
 	p := newPTY(t)
-	before := *p.settings(t)
-	_, err := Open(context.Background(), p.path, Options{Ready: func(context.Context) error { return errBooting }})
+	before := p.settings(t)
+	_, err := Open(context.Background(), p.Path(), Options{Ready: func(context.Context) error { return errBooting }})
 	assert.ErrorIs(t, err, NotReady)
 	assert.ErrorIs(t, err, errBooting)
-	assert.Equal(t, before, *p.settings(t))
+	assert.Equal(t, before, p.settings(t))
 	assert.Empty(t, p.heard(t))
-	_, err = Open(context.Background(), p.path, Options{})
+	_, err = Open(context.Background(), p.Path(), Options{})
 	assert.ErrorIs(t, err, NotReady)
 }
 
@@ -154,16 +137,16 @@ func TestDevicesThatAreRefused(t *testing.T) {
 
 func TestKernelConsoleIsRefused(t *testing.T) {
 	p := newPTY(t)
-	before := *p.settings(t)
-	number := numberOf(t, p.path)
+	before := p.settings(t)
+	number := numberOf(t, p.Path())
 	h := thisHost(t, "tty0                 -WU (EC  p  )    4:1\nttyS9                -W- (EC  p a)    "+number+"\n")
-	_, err := open(context.Background(), h, p.path, Options{Ready: ready})
+	_, err := open(context.Background(), h, p.Path(), Options{Ready: ready})
 	assert.ErrorIs(t, err, KernelConsole)
 	assert.ErrorContains(t, err, "ttyS9 in "+h.proc)
 
 	// A symbolic link is the device that it leads to.
 	link := filepath.Join(t.TempDir(), "coprocessor")
-	require.NoError(t, os.Symlink(p.path, link))
+	require.NoError(t, os.Symlink(p.Path(), link))
 	_, err = open(context.Background(), h, link, Options{Ready: ready})
 	assert.ErrorIs(t, err, KernelConsole)
 
@@ -173,10 +156,10 @@ func TestKernelConsoleIsRefused(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(tty, "ttyS9"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(tty, "console/active"), []byte("tty0 ttyS9\n"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(tty, "ttyS9/dev"), []byte(number+"\n"), 0o644))
-	_, err = open(context.Background(), h, p.path, Options{Ready: ready})
+	_, err = open(context.Background(), h, p.Path(), Options{Ready: ready})
 	assert.ErrorIs(t, err, KernelConsole)
 	assert.ErrorContains(t, err, "ttyS9 in "+tty)
-	assert.Equal(t, before, *p.settings(t), "what is refused is left alone")
+	assert.Equal(t, before, p.settings(t), "what is refused is left alone")
 
 	// A serial port of which nothing is known is refused, too.
 	err = host{proc: t.TempDir(), sys: t.TempDir()}.mayUse(device{number: unix.Mkdev(majorTTY, firstSerial+2)})
@@ -188,8 +171,8 @@ func TestKernelConsoleIsRefused(t *testing.T) {
 
 func TestDeviceThatAnotherProcessHasOpen(t *testing.T) {
 	p := newPTY(t)
-	before := *p.settings(t)
-	near, err := os.OpenFile(p.path, os.O_RDWR|unix.O_NOCTTY, 0)
+	before := p.settings(t)
+	near, err := p.Open(false)
 	require.NoError(t, err)
 	cmd := exec.Command("cat") // which gets no end of file
 	cmd.Stdin = near
@@ -197,17 +180,17 @@ func TestDeviceThatAnotherProcessHasOpen(t *testing.T) {
 	require.NoError(t, near.Close())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 
-	_, err = Open(context.Background(), p.path, Options{Ready: func(context.Context) error {
+	_, err = Open(context.Background(), p.Path(), Options{Ready: func(context.Context) error {
 		t.Error("what is in use is not opened, so the gate is not asked")
 		return nil
 	}})
 	assert.ErrorIs(t, err, InUse)
 	assert.ErrorContains(t, err, fmt.Sprintf("process %d (", cmd.Process.Pid))
-	assert.Equal(t, before, *p.settings(t))
+	assert.Equal(t, before, p.settings(t))
 
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
-	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 }
@@ -215,26 +198,26 @@ func TestDeviceThatAnotherProcessHasOpen(t *testing.T) {
 func TestDeviceThatIsClaimed(t *testing.T) {
 	p := newPTY(t)
 	near := p.near(t)
-	before := *settingsOf(t, near)
+	before := p.settings(t)
 
 	require.NoError(t, unix.Flock(int(near.Fd()), unix.LOCK_EX))
-	_, err := Open(context.Background(), p.path, Options{Ready: ready})
+	_, err := Open(context.Background(), p.Path(), Options{Ready: ready})
 	assert.ErrorIs(t, err, Locked)
 	require.NoError(t, unix.Flock(int(near.Fd()), unix.LOCK_UN))
 
 	require.NoError(t, unix.IoctlSetInt(int(near.Fd()), unix.TIOCEXCL, 0))
-	_, err = Open(context.Background(), p.path, Options{Ready: ready})
+	_, err = Open(context.Background(), p.Path(), Options{Ready: ready})
 	assert.ErrorIs(t, err, Exclusive)
-	assert.Equal(t, before, *settingsOf(t, near))
+	assert.Equal(t, before, p.settings(t))
 	require.NoError(t, unix.IoctlSetInt(int(near.Fd()), unix.TIOCNXCL, 0))
 
-	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready})
 	require.NoError(t, err)
 	exclusive, err := unix.IoctlGetInt(int(near.Fd()), unix.TIOCGEXCL)
 	require.NoError(t, err)
 	assert.NotZero(t, exclusive)
 	assert.ErrorIs(t, unix.Flock(int(near.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
-	_, err = Open(context.Background(), p.path, Options{Ready: ready})
+	_, err = Open(context.Background(), p.Path(), Options{Ready: ready})
 	assert.ErrorIs(t, err, Exclusive, "ours, a second time")
 	require.NoError(t, c.Close())
 	exclusive, err = unix.IoctlGetInt(int(near.Fd()), unix.TIOCGEXCL)
@@ -246,15 +229,15 @@ func TestDeviceThatIsClaimed(t *testing.T) {
 func TestDeviceThatIsOpenedMeanwhile(t *testing.T) {
 	p := newPTY(t)
 	near := p.near(t)
-	before := *settingsOf(t, near)
+	before := p.settings(t)
 	var cmd *exec.Cmd
-	_, err := Open(context.Background(), p.path, Options{Ready: func(context.Context) error {
+	_, err := Open(context.Background(), p.Path(), Options{Ready: func(context.Context) error {
 		cmd = exec.Command("cat")
 		cmd.Stdin = near
 		return cmd.Start()
 	}})
 	assert.ErrorIs(t, err, InUse)
-	assert.Equal(t, before, *settingsOf(t, near), "its settings are as they were")
+	assert.Equal(t, before, p.settings(t), "its settings are as they were")
 	exclusive, err := unix.IoctlGetInt(int(near.Fd()), unix.TIOCGEXCL)
 	require.NoError(t, err)
 	assert.Zero(t, exclusive)
@@ -264,9 +247,9 @@ func TestDeviceThatIsOpenedMeanwhile(t *testing.T) {
 
 func TestLineThatHangsUp(t *testing.T) {
 	p := newPTY(t)
-	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready})
 	require.NoError(t, err)
-	require.NoError(t, p.far.Close())
+	require.NoError(t, p.File().Close())
 	_, _, err = c.Run(context.Background(), "true")
 	assert.ErrorIs(t, err, Gone)
 	require.NoError(t, c.Close())
@@ -276,7 +259,7 @@ func TestLineThatHangsUp(t *testing.T) {
 func TestLineThatIsTakenAway(t *testing.T) {
 	p := newPTY(t)
 	near := p.near(t)
-	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready})
 	require.NoError(t, err)
 	const vhangup = 0x5437 // TIOCVHANGUP, asm-generic/ioctls.h
 	if err := unix.IoctlSetInt(int(near.Fd()), vhangup, 0); errors.Is(err, unix.EPERM) {
@@ -291,7 +274,7 @@ func TestLineThatIsTakenAway(t *testing.T) {
 
 func TestLineThatTakesNothing(t *testing.T) {
 	p := newPTY(t)
-	c, err := Open(context.Background(), p.path, Options{Ready: ready, Session: 200 * time.Millisecond})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready, Session: 200 * time.Millisecond})
 	require.NoError(t, err)
 	defer c.Close()
 	for full := 0; full < 20; full++ { // nobody reads at the far end
@@ -311,7 +294,7 @@ func TestLineThatTakesNothing(t *testing.T) {
 func (p pty) shell(t *testing.T, typed, said func([]byte) []byte) {
 	t.Helper()
 	q := newPTY(t)
-	near, err := os.OpenFile(q.path, os.O_RDWR|unix.O_NOCTTY, 0)
+	near, err := q.Open(false)
 	require.NoError(t, err)
 	argv := []string{"sh", "-i"}
 	if _, err := exec.LookPath("busybox"); err == nil {
@@ -341,13 +324,13 @@ func (p pty) shell(t *testing.T, typed, said func([]byte) []byte) {
 			}
 		}()
 	}
-	pump(q.far, p.far, typed)
-	pump(p.far, q.far, said)
+	pump(q.File(), p.File(), typed)
+	pump(p.File(), q.File(), said)
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		_ = p.far.Close()
-		_ = q.far.Close()
+		_ = p.File().Close()
+		_ = q.File().Close()
 		pumps.Wait()
 	})
 }
@@ -357,7 +340,7 @@ func as(b []byte) []byte { return b }
 func TestRealShell(t *testing.T) {
 	p := newPTY(t)
 	p.shell(t, as, as)
-	c, err := Open(context.Background(), p.path, Options{Ready: ready})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready})
 	require.NoError(t, err)
 	defer c.Close()
 	ctx := context.Background()
@@ -386,7 +369,7 @@ func TestRealShell(t *testing.T) {
 func TestRealShellIsFoundAgain(t *testing.T) {
 	p := newPTY(t)
 	p.shell(t, as, as)
-	c, err := Open(context.Background(), p.path, Options{Ready: ready, Command: 300 * time.Millisecond})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready, Command: 300 * time.Millisecond})
 	require.NoError(t, err)
 	defer c.Close()
 	for _, line := range []string{"sleep 1000", "echo 'open"} {
@@ -423,7 +406,7 @@ func TestUploadOverALineThatLosesBytes(t *testing.T) {
 		return b
 	}
 	p.shell(t, lossy, noisy)
-	c, err := Open(context.Background(), p.path, Options{Ready: ready, Command: 5 * time.Second})
+	c, err := Open(context.Background(), p.Path(), Options{Ready: ready, Command: 5 * time.Second})
 	require.NoError(t, err)
 	defer c.Close()
 	folder, err := os.MkdirTemp("", "oxpd-console-")

@@ -23,7 +23,7 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/nu
 build: ## build bin/oxpd
 	$(GO) build -o bin/oxpd ./cmd/oxpd
 
-demo: build ## the simulated card on this machine: twelve ports, jumbo frames, TCP, the sums (a quarter of a minute; root, or a user namespace)
+demo: build ## the simulated card on this machine: twelve ports, jumbo frames, TCP, the sums (half a minute; root, or a user namespace; busybox for the switch)
 	@bin/oxpd demo
 
 test: ## go vet and all tests

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +93,9 @@ func TestDemo(t *testing.T) {
 	var names strings.Builder
 	for _, c := range doc.Checks {
 		fmt.Fprintf(&names, "%s: %s\n", c.Part, c.Name)
+	}
+	if _, err := exec.LookPath("busybox"); err != nil { // the part that raises the switch is left out
+		want = regexp.MustCompile("(?m)^raised: .*\n").ReplaceAll(want, nil)
 	}
 	assert.Equal(t, string(want), names.String(), "the checks of schema %d", Schema)
 }

@@ -30,7 +30,8 @@
 // Captures are replayed on a card of their own (internal/replay), which the sums do
 // not know.
 //
-// Left out: frames that are longer than the switch's cap on its ports (the model's
-// switch can be told to pass them, this version cannot tell a real one), VLAN tags
-// and IPv6 other than in captures.
+// The switch is raised by the coprocessor's console, whose shell is busybox; without
+// it that part is left out, and says so.
+//
+// Left out: VLAN tags and IPv6 other than in captures.
 package demo

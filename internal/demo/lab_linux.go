@@ -25,6 +25,7 @@ const (
 	stopLimit    = 5 * time.Second
 	askLimit     = 10 * time.Second
 	changeLimit  = 10 * time.Second // an MTU that was asked for by netlink
+	switchLimit  = 3 * time.Minute  // some hundred programs on the simulated coprocessor
 	settleLimit  = 10 * time.Second // counters that have to come to rest
 	poll         = 50 * time.Millisecond
 	logKept      = 16 << 10 // bytes of the child's log that an error may quote
@@ -237,7 +238,12 @@ func (l *lab) pin() error {
 
 // oxpd runs another command of the program against the daemon, as its user would.
 func (l *lab) oxpd(ctx context.Context, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	return l.oxpdWithin(ctx, askLimit, args...)
+}
+
+// oxpdWithin is oxpd for a command that may take longer than others.
+func (l *lab) oxpdWithin(ctx context.Context, limit time.Duration, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, l.exe, append([]string{"--socket", netlab.ChildFDPath(extraScratch) + "/" + socketName}, args...)...)
 	cmd.ExtraFiles = []*os.File{extraScratch: l.scratch.File()}

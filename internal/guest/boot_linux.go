@@ -22,6 +22,7 @@ type Options struct {
 	Files    map[string][]byte // in the guest's file system, by path without a leading slash
 	Modules  map[string]string // parameters of kernel modules, by name
 	Kernel   *Kernel           // nil: that of the parts
+	Append   []string          // arguments of the kernel beside those that it always has
 	Commands []string          // run one after the other: a path and arguments without spaces in them
 	Limit    time.Duration     // from the start of QEMU to its end; 0: two minutes
 }
@@ -92,6 +93,7 @@ func (o *Options) arguments(p *Parts, initrd, console, results string) []string 
 	if o.Systemd {
 		kernel += " " + systemdArguments()
 	}
+	kernel = strings.Join(append([]string{kernel}, o.Append...), " ")
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-machine", machine, "-cpu", "max", "-smp", "2", "-m", strconv.Itoa(memoryMiB),

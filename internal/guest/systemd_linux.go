@@ -17,14 +17,14 @@ func systemdPackages() []string {
 	return []string{"systemd", "iproute2", "procps"}
 }
 
-// unneeded are folders of those packages that nothing in the guest reads: half of all
+// needless are folders of those packages that nothing in the guest reads: half of all
 // bytes.
-func unneeded() []string {
-	return []string{"usr/share", "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/perl-base", "usr/include", "var"}
+func needless() []string {
+	return []string{"usr/share", "usr/lib/x86_64-linux-gnu/gconv", "usr/include", "var"}
 }
 
-// merged are the folders of the root that are links into /usr; a package that Debian's
-// installer unpacks first makes them.
+// merged are the folders of the root that are links into /usr, whether a package has
+// them or not.
 func merged() []string { return []string{"bin", "sbin", "lib", "lib64"} }
 
 // commandsUnit is a service that runs the commands of a guest whose first process is
@@ -89,17 +89,22 @@ func fetchSystemd(run func(args ...string) (string, error), work, suite string, 
 	if err := unpack(run, work, root); err != nil {
 		return err
 	}
-	for _, d := range unneeded() {
+	for _, d := range needless() {
 		if err := os.RemoveAll(filepath.Join(root, d)); err != nil {
 			return err
 		}
 	}
 	for _, d := range merged() {
-		if err := os.Symlink("usr/"+d, filepath.Join(root, d)); err != nil {
+		if err := os.Symlink("usr/"+d, filepath.Join(root, d)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	for name, text := range map[string]string{"passwd": "root:x:0:0:root:/:/bin/sh\n", "group": "root:x:0:\n", "os-release": "ID=oxpd-guest\n", "machine-id": strings.Repeat("0123456789abcdef", 2) + "\n"} {
+	for name, text := range map[string]string{
+		"passwd":     "root:x:0:0::/:/bin/sh\n",
+		"group":      "root:x:0:\n",
+		"os-release": "ID=oxpd-guest\n",
+		"machine-id": strings.Repeat("0123456789abcdef", 2) + "\n",
+	} {
 		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(text), 0o644); err != nil {
 			return err
 		}

@@ -59,6 +59,8 @@ func TestUnit(t *testing.T) {
 	require.NoError(t, err)
 	commands, err := Boot(ctx, parts, t.TempDir(), program(t, "build", "./init"), Options{
 		Socket: plugged(t), Systemd: true,
+		// The IOMMU lets everybody through who does not ask it: first sysfs, then vfio.
+		IOMMU: true, Append: []string{"iommu=pt"}, Modules: map[string]string{"vfio-pci": "disable_idle_d3=1"},
 		Files: map[string][]byte{
 			"systemd.test": program(t, "test", "-c", "./systemd"), "oxpd": program(t, "build", "oxpd/cmd/oxpd"), "oxpd.service": unit,
 		},
@@ -66,6 +68,7 @@ func TestUnit(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Len(t, commands, 1)
+	t.Log(commands[0].Output)
 	tests := commands[0].Tests()
 	require.NotEmpty(t, tests, commands[0].Output)
 	for _, in := range tests {

@@ -257,6 +257,30 @@ func TestHugeMemoryIsFoundByName(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(dir, "x"))
 }
 
+// More processes than the table has room for go on with one buffer of the first.
+func TestHugeOfManyProcesses(t *testing.T) {
+	dir := hugetlbfs(t, 1)
+	h := newHuge(t, HugeOptions{Dir: dir, Name: "x", Pages: 1})
+	first, err := h.Alloc("rpc command", 4160, 4096)
+	require.NoError(t, err)
+	for range hugeTable/keptEntry + 100 {
+		next := NewHuge(h.o)
+		pages := h.pages
+		require.NoError(t, h.Close())
+		all, err := HeldAll(Limit(next, 64), "rpc command", 4160, 4096)
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.Equal(t, first.Bus(), all[0].Bus())
+		require.Equal(t, 1, next.table().count())
+		unmapAll(t, pages)
+		h = next
+	}
+	pages := h.pages
+	require.NoError(t, h.Close())
+	unmapAll(t, pages)
+	require.NoError(t, h.Reclaim())
+}
+
 // Memory of a process that runs is nobody else's, and as soon as it has ended the next one's.
 func TestHugeOfAProcessThatRuns(t *testing.T) {
 	dir := hugetlbfs(t, 2)

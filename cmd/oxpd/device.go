@@ -75,12 +75,21 @@ func opener(flags choice, cfg config.Config, usage string) (*source, error) {
 	}}, nil
 }
 
+// keeping is a store, as far as a card behind vfio uses it: *fdstore.Store.
+type keeping interface {
+	vfio.Store
+	Came(name string) bool
+	Take(name string) (fd int, ok bool)
+	Remove(name string) error
+	Settle(ctx context.Context) error
+}
+
 // openVFIO opens the card by vfio, or goes on with that of the process before. One that
 // died while it left its descriptors had told the card nothing yet: what came is thrown
 // away, and gone before the card is opened, which one process alone may have open.
 //
 // Errors: *vfio.ResetError, *vfio.OpenError, *vfio.AdoptError.
-func openVFIO(ctx context.Context, h discover.Host, c *discover.Card, store *fdstore.Store, acceptReset bool) (*vfio.Device, error) {
+func openVFIO(ctx context.Context, h discover.Host, c *discover.Card, store keeping, acceptReset bool) (*vfio.Device, error) {
 	o := vfio.Options{AcceptReset: acceptReset, Store: store}
 	if store.Came(vfio.KeptDevice) {
 		return vfio.Adopt(c, o, store.Take)

@@ -29,6 +29,7 @@ func Stages() []Stage {
 		{Name: "platform", Does: "reads the board's record, stops unless the assembly is " + board.Assembly},
 		{Name: "netagent", Does: "waits for NetAgent's mailbox and an answer"},
 		{Name: "uplinks", Does: "raises the switch's uplink"},
+		{Name: "switch", Does: "reads the switch by the coprocessor's console, sets its size as configured"},
 		{Name: "ports", Does: "raises each port, reads its address, installs its LIF, makes its interface"},
 		{Name: "links", Does: "reads each link"},
 	}

@@ -18,7 +18,7 @@
 // it echoes is a byte on the line. On Linux the settings of a serial port outlive
 // its last close, but the first open after a boot of the host finds ECHO on and 9,600
 // baud, and nothing can set them without opening the port. So the time between
-// open and the new settings, two system calls, cannot be made nothing: it is put
+// open and the new settings, a few system calls, cannot be made nothing: it is put
 // behind the gate, where an echoed byte meets a shell and not the boot loader.
 // Within it the device is opened without waiting for a carrier and without becoming
 // anybody's controlling terminal, nothing is read, and what arrived is

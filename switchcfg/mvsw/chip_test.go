@@ -5,6 +5,9 @@ import (
 	"syscall"
 )
 
+// transactionsMax is more than any command needs.
+const transactionsMax = 100_000
+
 // chip is a model of what answers at bus 0 address 2, one MDIO transaction at a
 // time, as /dev/mvmdio-uio does it (switch.md 2, 3, 7).
 type chip struct {

@@ -52,7 +52,8 @@ func TestEmbeddedBytesAreThoseOfTheSource(t *testing.T) {
 }
 
 // everyBuild runs a test with the program built for this machine, with the
-// embedded one in an emulator, and with one built now when its bytes differ.
+// embedded one in an emulator and in the simulator's interpreter, and with one built now
+// when its bytes differ.
 func everyBuild(t *testing.T, f func(t *testing.T, run func(t *testing.T, c *chip, args string) (string, int))) {
 	try := func(name string, argv ...string) {
 		t.Run(name, func(t *testing.T) {
@@ -61,6 +62,7 @@ func everyBuild(t *testing.T, f func(t *testing.T, run func(t *testing.T, c *chi
 			})
 		})
 	}
+	t.Run("interpreted", func(t *testing.T) { f(t, interpreted) })
 	try("host", build(t, "gcc"))
 	need(t, emulator)
 	embedded := filepath.Join(t.TempDir(), "mvsw")

@@ -597,7 +597,7 @@ func TestReload(t *testing.T) {
 		r := ask("mtu", "Port1", "9000")
 		assert.Equal(t, 1, r.code)
 		assert.Contains(t, r.err, "is more than the switch before it passes: 2030")
-		assert.Contains(t, r.err, "hint: raise the switch's frame size first")
+		assert.Contains(t, r.err, "hint: oxpd mtu oxp1 9000 --switch raises the frame size of the switch at that port first")
 		r = ask("mtu", "Port1", "9000", "--force")
 		assert.Equal(t, 0, r.code, "%+v", r)
 		assert.Contains(t, r.err, "warning: mtu 9000 of oxp1 (Port1) is more than the switch before it passes")

@@ -72,7 +72,8 @@ func TestServedCard(t *testing.T) {
 		return s
 	}
 	require.Eventually(t, func() bool { return status().State == client.StateRunning }, hang, 20*time.Millisecond)
-	assert.Contains(t, p.log.String(), `stage=links detail="4 up"`, "F1 and Port1 to Port3 have a link, the others none")
+	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `stage=links detail="4 up"`) }, hang, 20*time.Millisecond,
+		"F1 and Port1 to Port3 have a link, the others none")
 	s := status()
 	assert.Equal(t, "vfio-user:"+card, s.Device.Name)
 	assert.False(t, s.Device.Simulated, "nobody here can tell")

@@ -206,3 +206,10 @@ func openFiles(t *testing.T) int {
 	require.NoError(t, err)
 	return len(all)
 }
+
+// noMoreFiles waits until no more files are open than before. Those of tests before may be
+// closed meanwhile: less is none of this one's business.
+func noMoreFiles(t *testing.T, before int, what string) {
+	t.Helper()
+	assert.Eventually(t, func() bool { return openFiles(t) <= before }, hang, time.Millisecond, what)
+}

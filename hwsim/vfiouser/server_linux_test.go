@@ -205,7 +205,7 @@ func TestSizes(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(4<<20), "nothing of the sizes was allocated")
-	assert.Equal(t, files, openFiles(t))
+	noMoreFiles(t, files, "no descriptor is left over")
 	assert.EqualValues(t, 0x00400000, c.load(0, 0x20190, 8), "and the client is served on")
 	require.Zero(t, c.unmap(0x10000, 8192), "its map is still there")
 }
@@ -676,7 +676,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	_, _, errno := c.call(vfu.SetIRQs, vfu.IRQSet{ArgSize: vfu.IRQSetSize, Flags: vfu.IRQNone | vfu.IRQTrigger, Index: vfu.IRQMSIX}.Append(nil))
 	require.Zero(t, errno)
-	assert.Equal(t, before, openFiles(t))
+	noMoreFiles(t, before, "no descriptor is left over")
 
 	// A ninth is more than was agreed on.
 	c.send(vfu.Header{Command: vfu.GetInfo, Size: 32}, info, append(eight, irq)...)
@@ -694,7 +694,7 @@ func TestDescriptors(t *testing.T) {
 		require.NoError(t, c.conn.Close())
 	}
 	_ = r.connect() // it is served once the last one's are closed
-	assert.Equal(t, before, openFiles(t))
+	noMoreFiles(t, before, "no descriptor is left over")
 }
 
 // TestDoorbellsOfRingsThatAreNotReady has VF-6.
@@ -756,7 +756,7 @@ func TestEndOfTheAddressSpace(t *testing.T) {
 	require.Zero(t, b.unmap(page, 4096))
 	assert.Equal(t, unix.ENOENT, b.unmap(page, 4096))
 	require.Zero(t, b.mapAt(page, 0, 4096, both, fd))
-	assert.Equal(t, before+2, openFiles(t), "only the test's own files of the list are new")
+	noMoreFiles(t, before+2, "only the test's own files of the list are new")
 }
 
 func TestClose(t *testing.T) {

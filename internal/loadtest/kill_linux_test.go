@@ -397,5 +397,5 @@ func TestInterfacesOutliveTheCard(t *testing.T) {
 	assert.True(t, st.Restart.Seamless, "%v", st.Restart.Costs)
 	s.pings("on another card")
 	assert.Equal(t, before, s.interfaces())
-	assert.Contains(t, s.log.String(), "the card of the process before has ended")
+	s.wait("it to be said", func() bool { return strings.Contains(s.log.String(), "the card of the process before has ended") })
 }

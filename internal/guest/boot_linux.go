@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,7 +143,7 @@ func (o *Options) pack(p *Parts, path string, init []byte) error {
 	}
 	w := bufio.NewWriter(f)
 	if o.Systemd {
-		files[commandsUnit] = []byte(commandsService)
+		maps.Copy(files, systemdFiles())
 		err = p.appendSystemd(w) // the kernel unpacks one after the other
 	}
 	return errors.Join(err, writeInitrd(w, files), w.Flush(), f.Close())

@@ -56,6 +56,26 @@ func masked() []string {
 	}
 }
 
+// generators are programs that systemd runs at its start and at each reload, for what the
+// guest does not have. One that reads the kernel's arguments is needed.
+func generators() []string {
+	return []string{
+		"systemd-fstab-generator", "systemd-getty-generator", "systemd-gpt-auto-generator",
+		"systemd-hibernate-resume-generator", "systemd-rc-local-generator", "systemd-run-generator", "systemd-ssh-generator",
+		"systemd-system-update-generator", "systemd-sysv-generator", "systemd-tpm2-generator",
+	}
+}
+
+// systemdFiles are those of a guest under systemd beside the packages': the service, and
+// an empty file in the place of each generator.
+func systemdFiles() map[string][]byte {
+	files := map[string][]byte{commandsUnit: []byte(commandsService)}
+	for _, g := range generators() {
+		files["etc/systemd/system-generators/"+g] = nil
+	}
+	return files
+}
+
 // systemdArguments are those of the kernel that systemd reads.
 func systemdArguments() string {
 	args := "lsm=capability systemd.unit=multi-user.target systemd.wants=commands.service systemd.show_status=0 systemd.log_target=console systemd.log_level=notice"

@@ -24,8 +24,10 @@ type Card interface {
 // Baud is the speed of the real line (rpc-lif.md 10).
 const Baud = 115200
 
-// interpreterArgs come before FILE.
+// interpreterArgs come before FILE; shellArg instead of FILE asks for the shell.
 var interpreterArgs = [...]string{"sim", "a64"}
+
+const shellArg = "--shell"
 
 // Called tells whether this process was started as the interpreter of a console, and runs
 // the program then: args are its own, without its name. A program that has consoles, a

@@ -28,7 +28,8 @@
 // /tmp, which does not: it is a RAM file system there. The environment is that of a login.
 // Programs of the machine's own kind run by themselves; one for aarch64 is run by this
 // program (Options.Interpreter) with the interpreter of hwsim/a64: the shell and all its
-// children are traced, and the execve of such a file becomes one of the interpreter.
+// children are traced, a filter of system calls stops them at each execve and nowhere
+// else, and that of such a file becomes one of the interpreter.
 // The device of the MDIO bus is a unix socket of that name, which only the interpreter's
 // programs know how to use; one message is one read or write with the driver's struct.
 //

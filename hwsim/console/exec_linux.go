@@ -27,7 +27,11 @@ var errTooLong = errors.New("too long")
 
 // replace makes an execve of an aarch64 file one of the interpreter, and tells whether it
 // did. Anything that cannot be read is left to the kernel, which says what is wrong with it.
-func replace(pid int, at sys.SyscallStop) bool {
+func replace(pid int) bool {
+	at, err := sys.PtraceSyscallStop(pid)
+	if err != nil {
+		return false
+	}
 	file, err := readString(pid, at.Args[0])
 	if err != nil || !foreign(pid, file) {
 		return false

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,16 +14,17 @@ import (
 )
 
 // enter is the script that makes the world a root: arguments are busybox, the folder,
-// and the devices. What the kernel does not allow here is left out: the shell lives
+// its devices, and what is run there. What the kernel does not allow here is left out: the shell lives
 // without it.
-const enter = `bb=$1 root=$2; shift 2
-for d; do $bb mount -o bind /dev/$d $root/dev/$d; done 2>/dev/null
+const enter = `bb=$1 root=$2 devices=$3; shift 3
+for d in $devices; do $bb mount -o bind /dev/$d $root/dev/$d; done 2>/dev/null
 $bb mount -t proc proc $root/proc 2>/dev/null
 $bb hostname octeon 2>/dev/null
-exec $bb chroot $root /bin/sh -l`
+exec $bb chroot $root "$@"`
 
-// traceOptions: stop at system calls, trace what is forked, and end with the tracer.
-const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACECLONE |
+// traceOptions: stop where the filter of system calls says so, trace what is forked, and
+// end with the tracer.
+const traceOptions = unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACECLONE |
 	unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
 
 // process is a shell with everything that it starts, all in a namespace that ends with
@@ -65,7 +67,7 @@ func (w *world) shell(tty *os.File) (*process, error) {
 // The user is root there and itself outside.
 func (w *world) fork(tty *os.File, pidfd *int) (int, error) {
 	fd := tty.Fd()
-	args := append([]string{busybox, "sh", "-c", enter, busybox, w.busy, w.path}, devices[:]...)
+	args := append([]string{busybox, "sh", "-c", enter, busybox, w.busy, w.path, strings.Join(devices[:], " "), insideProgram}, append(interpreterArgs[:], shellArg)...)
 	return syscall.ForkExec(w.busy, args, &syscall.ProcAttr{
 		Dir: w.path,
 		Env: []string{
@@ -148,17 +150,13 @@ func (t *tracer) run() {
 	}
 }
 
-// syscallStop is how PTRACE_O_TRACESYSGOOD marks the signal.
-const syscallStop = unix.SIGTRAP | 0x80
-
 // stopped handles one stop and lets the process go on. That fails for a process that has
 // been killed meanwhile, and then its end is the next that is heard of it.
 func (t *tracer) stopped(pid int, status unix.WaitStatus) {
 	signal := status.StopSignal()
-	event := int(status) >> 16
-	switch {
-	case signal == syscallStop:
-		t.call(pid)
+	switch event := int(status) >> 16; {
+	case event == unix.PTRACE_EVENT_SECCOMP:
+		t.replaced[pid] = replace(pid)
 		signal = 0
 	case event == unix.PTRACE_EVENT_EXEC && t.replaced[pid]:
 		// The interpreter does its work untraced: it starts nothing, and its end is that
@@ -172,18 +170,5 @@ func (t *tracer) stopped(pid int, status unix.WaitStatus) {
 	case event != 0:
 		signal = 0
 	}
-	_ = unix.PtraceSyscall(pid, int(signal))
-}
-
-// call handles a stop at a system call.
-func (t *tracer) call(pid int) {
-	at, err := sys.PtraceSyscallStop(pid)
-	if err != nil {
-		return
-	}
-	if at.Entry && at.Nr == unix.SYS_EXECVE && replace(pid, at) {
-		t.replaced[pid] = true
-	} else {
-		delete(t.replaced, pid) // an execve that failed
-	}
+	_ = unix.PtraceCont(pid, int(signal))
 }

@@ -5,17 +5,24 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"oxpd/hwsim/a64"
+	"oxpd/internal/sys"
 	"oxpd/switchcfg/reg"
 )
 
 // Execute runs the aarch64 program of the file argv[0] in place of the coprocessor's
 // kernel: in this process's root, with its standard descriptors. It returns the program's
-// exit status, also with an error.
+// exit status, also with an error. For the one argument --shell it is the shell of a
+// console instead, whose calls of such programs are to be seen.
 func Execute(argv []string) (status int, err error) {
+	if argv[0] == shellArg {
+		return statusNotRun, shell()
+	}
 	image, err := os.ReadFile(argv[0])
 	if err != nil {
 		return statusNotRun, err
@@ -28,6 +35,15 @@ func Execute(argv []string) (status int, err error) {
 		status = statusFault
 	}
 	return status, err
+}
+
+// shell becomes the shell.
+func shell() error {
+	runtime.LockOSThread() // the filter is the thread's, and goes on with what it becomes
+	if err := sys.TraceExec(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	return syscall.Exec(insideShell, []string{insideShell, "-l"}, os.Environ())
 }
 
 // system is what a program of the coprocessor sees of its kernel: the files of this

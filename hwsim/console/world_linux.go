@@ -19,6 +19,7 @@ const (
 	busybox       = "busybox"
 	worldPattern  = "oxpd-console-*"
 	insideBusybox = "/bin/busybox"
+	insideShell   = "/bin/sh"
 	insideProgram = "/lib/a64" // the interpreter, with the name that it has inside
 )
 

@@ -2,49 +2,86 @@ package sys
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// SyscallStop is where a traced process has stopped at a system call.
+// SyscallStop is a system call that a traced process is about to make.
 type SyscallStop struct {
-	Entry bool   // about to make it; otherwise it has been made, or the process has not stopped at one
-	SP    uint64 // stack pointer
-
-	Nr   uint64    // of an entry
-	Args [6]uint64 // of an entry
+	SP   uint64 // stack pointer
+	Nr   uint64
+	Args [6]uint64
 }
 
 // struct ptrace_syscall_info.
 const (
-	infoOp   = 0  // u8: 0 none, 1 entry, 2 exit
+	infoOp   = 0  // u8: 0 none, 1 entry, 2 exit, 3 seccomp
 	infoSP   = 16 // u64
-	infoNr   = 24 // u64, of an entry
-	infoArgs = 32 // six u64, of an entry
+	infoNr   = 24 // u64
+	infoArgs = 32 // six u64
 	infoSize = 88
 
-	infoEntry = 1
+	infoSeccomp = 3
 )
 
-// PtraceSyscallStop asks where a traced process that has stopped stands. Only the thread
-// that traces it may ask. Linux 5.3 or later.
+// PtraceSyscallStop asks for the system call at which a traced process has stopped by
+// PTRACE_EVENT_SECCOMP. Only the thread that traces it may ask. Linux 5.3 or later.
 func PtraceSyscallStop(pid int) (SyscallStop, error) {
 	var b [infoSize]byte
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(pid), infoSize, uintptr(unsafe.Pointer(&b[0])), 0, 0)
 	if errno != 0 {
 		return SyscallStop{}, fmt.Errorf("sys: ask for the system call of process %d: %w", pid, errno)
 	}
-	le := binary.NativeEndian
-	s := SyscallStop{Entry: b[infoOp] == infoEntry, SP: le.Uint64(b[infoSP:])}
-	if s.Entry {
-		s.Nr = le.Uint64(b[infoNr:])
-		for i := range s.Args {
-			s.Args[i] = le.Uint64(b[infoArgs+8*i:])
-		}
+	if b[infoOp] != infoSeccomp {
+		return SyscallStop{}, fmt.Errorf("sys: ask for the system call of process %d: it is not about to make one", pid)
+	}
+	ne := binary.NativeEndian
+	s := SyscallStop{SP: ne.Uint64(b[infoSP:]), Nr: ne.Uint64(b[infoNr:])}
+	for i := range s.Args {
+		s.Args[i] = ne.Uint64(b[infoArgs+8*i:])
 	}
 	return s, nil
+}
+
+// struct seccomp_data.
+const (
+	dataNr   = 0 // u32
+	dataArch = 4 // u32
+)
+
+// TraceExec has the calling thread stop before each execve by PTRACE_EVENT_SECCOMP, for
+// good, with all that it starts. Without a tracer the call fails then (ENOSYS).
+func TraceExec() error {
+	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+	if !ok {
+		return fmt.Errorf("sys: filter system calls: %w", errors.ErrUnsupported)
+	}
+	const (
+		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		ret   = unix.BPF_RET | unix.BPF_K
+	)
+	filter := [...]unix.SockFilter{
+		{Code: load, K: dataArch},
+		{Code: equal, K: arch, Jf: 3},
+		{Code: load, K: dataNr},
+		{Code: equal, K: unix.SYS_EXECVE, Jf: 1},
+		{Code: ret, K: unix.SECCOMP_RET_TRACE},
+		{Code: ret, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("sys: give up new privileges: %w", err)
+	}
+	_, _, errno := unix.Syscall6(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("sys: filter system calls: %w", errno)
+	}
+	return nil
 }
 
 // PtraceSeize makes the calling thread the tracer of a process, with PTRACE_O_ options

@@ -31,6 +31,9 @@ func (d *Daemon) Reload(ctx context.Context, file config.Config) {
 		clear(m.byHand)
 	}
 	d.mu.Unlock()
+	if now.Switch != before.Switch {
+		d.sw.lookSoon()
+	}
 	for _, c := range live {
 		d.log.Info("configuration changed", "key", c.Key, "old", c.Running, "new", c.File)
 	}

@@ -46,12 +46,29 @@ type switchState struct {
 	ceil   *ceiling           // of a run that lowers the switch
 	failed string             // why the last look failed, "" when it did not
 	ever   bool               // there was a look that did not
+	soon   bool               // a look is wanted now
 }
 
 func newSwitchState() *switchState {
 	s := &switchState{turn: make(chan struct{}, 1)}
 	s.turn <- struct{}{}
 	return s
+}
+
+// lookSoon has the switch looked at without waiting for the watch.
+func (s *switchState) lookSoon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.soon = true
+}
+
+// wanted tells whether a look is wanted now.
+func (s *switchState) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	soon := s.soon
+	s.soon = false
+	return soon
 }
 
 // ceiling keeps MTUs from being raised above what the switch is about to pass.

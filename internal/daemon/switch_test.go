@@ -380,6 +380,18 @@ func TestConfiguredJumbo(t *testing.T) {
 	r.mtus("oxp1", 9000)
 }
 
+// TestReloadedSwitch: a configuration that wants the switch set has it set at once.
+func TestReloadedSwitch(t *testing.T) {
+	t.Parallel()
+	r := start(t, rigOptions{way: &simWay{}}).running()
+	assert.Equal(t, allFrames(10240, 2048), r.frames())
+	r.reload(withConsole(func(c *config.Config) {
+		c.Switch.Jumbo, c.Ports = config.JumboAll, map[string]config.Port{"oxp3": {MTU: 9000}}
+	}))
+	r.wait("set", func() bool { return r.frames() == allFrames(10240, 10240) })
+	r.wait("and what waited for it", func() bool { return r.effective("oxp3") == 9000 })
+}
+
 // TestNetAgentIsKeptAwayFromTheSwitch while it is used.
 func TestNetAgentIsKeptAwayFromTheSwitch(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,10 @@ func (d *Daemon) watchSwitch(ctx context.Context) error {
 	for failures := 0; ; {
 		err := d.period(ctx, func(c config.Config) config.Duration {
 			watch := time.Duration(c.Switch.Watch)
-			if failures > 0 {
+			switch {
+			case d.sw.wanted():
+				watch = 0
+			case failures > 0:
 				watch = min(watch, switchRetry<<min(failures-1, 10))
 			}
 			return config.Duration(watch)

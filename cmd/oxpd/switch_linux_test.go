@@ -32,7 +32,7 @@ func TestSwitch(t *testing.T) {
 	exe := program()
 	socket := filepath.Join(t.TempDir(), "oxpd.sock")
 	// A line that is slow leaves time for an interruption on any machine.
-	p := runDaemon(t, exe, "--socket", socket, "--fault", "ConsoleByteTime=1ms")
+	p := runDaemon(t, exe, "--socket", socket, "--fault", "ConsoleByteTime=300us")
 	c := client.New(socket)
 	require.Eventually(t, func() bool {
 		s, err := c.Status(context.Background())

@@ -238,6 +238,13 @@ func (d *Daemon) setMTU(ctx context.Context, p board.Port, in client.SetMTU) (cl
 	if err != nil {
 		return client.MTU{}, fmt.Errorf("set mtu of %s: %w", p, err)
 	}
+	// An owner that waits for NetAgent, which is kept away while the switch is used, would
+	// say the same later.
+	if limit, _ := d.switchLimit(p); !in.Force && !in.Switch && o.snapshot().up && mtu != o.snapshot().want.mtu {
+		if err := limit.Check(p, mtu); err != nil {
+			return client.MTU{}, fmt.Errorf("set mtu: %w", err)
+		}
+	}
 	if in.Switch {
 		if err := d.raiseFor(ctx, p, mtu); err != nil {
 			return client.MTU{}, fmt.Errorf("mtu of %s stays as it is: %w", p, err)

@@ -77,7 +77,8 @@ type ceiling struct {
 	limit lif.SwitchLimit
 }
 
-// modes is the frame sizes of one boot of the coprocessor, as last read. A life has them.
+// modes is the frame sizes of one boot of the coprocessor, as last read. A life has them,
+// guarded by Daemon.mu.
 type modes struct {
 	frame [reg.Ports]int
 	// byHand are the ports that somebody has set: what the configuration says of them
@@ -94,11 +95,11 @@ func (d *Daemon) switchLimit(p board.Port) (limit lif.SwitchLimit, from string) 
 	from = client.SwitchUnknown
 	d.mu.Lock()
 	m, cfg := d.life.modes, d.cfg
-	d.mu.Unlock()
-	switch {
-	case m != nil && m.frame[at] != 0:
+	if m != nil && m.frame[at] != 0 {
 		limit, from = lif.SwitchLimit{Panel: m.frame[at], Uplink: m.frame[switchcfg.Uplink]}, client.SwitchRead
-	case m == nil && cfg.Switch.Jumbo == "" && cfg.SwitchLimit() != (lif.SwitchLimit{}):
+	}
+	d.mu.Unlock()
+	if m == nil && cfg.Switch.Jumbo == "" && cfg.SwitchLimit() != (lif.SwitchLimit{}) {
 		limit, from = cfg.SwitchLimit(), client.SwitchConfig
 	}
 	d.sw.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -131,9 +132,9 @@ func (d *Daemon) wantedSwitch(ctx context.Context, l *life, s *switchcfg.Switch,
 // those whose MTU is more than they would pass then: the switch is lowered after the LIF.
 func (d *Daemon) wantedPorts(l *life, mode reg.Jumbo) (ports []switchcfg.Port) {
 	d.mu.Lock()
-	var byHand map[switchcfg.Port]bool
+	byHand := map[switchcfg.Port]bool{}
 	if l.modes != nil {
-		byHand = l.modes.byHand
+		maps.Copy(byHand, l.modes.byHand)
 	}
 	d.mu.Unlock()
 	most := reg.MTU(mode, reg.Jumbo10240)

@@ -453,8 +453,9 @@ func TestStoppedJob(t *testing.T) {
 		return h.find("Stopped")
 	}, func() string { return fmt.Sprintf("not stopped: %q", h.text()) })
 	h.expect("# ")
-	out, _ := h.run("{ cat & } ; sleep 0.5; for j in $(jobs -p); do grep State /proc/$j/status; done")
-	assert.Equal(t, 2, strings.Count(out, "stop)"), "the job, and one that reads in the background: %s", out)
+	// The job, and one that reads in the background.
+	h.run("{ cat & } ; both=$(jobs -p)")
+	h.run("until [ $(for j in $both; do grep State /proc/$j/status; done | grep -c 'stop)') = 2 ]; do usleep 10000; done")
 	h.run("kill %1; kill -CONT %1; kill %2; kill -CONT %2; while pidof sleep cat >/dev/null; do usleep 10000; done")
 }
 

@@ -53,6 +53,9 @@ func (c *session) left() bool {
 	_ = raw.Control(func(fd uintptr) { // an error: it is closed here already
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		n, err := unix.Poll(p, 0)
+		for err == unix.EINTR { // also of a poll that does not wait, by a signal of the runtime
+			n, err = unix.Poll(p, 0)
+		}
 		gone = err != nil || n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 	})
 	return gone

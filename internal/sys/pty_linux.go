@@ -70,6 +70,9 @@ func (p *Pty) Listening() (bool, error) {
 	err := p.control(func(master int) error {
 		fds := []unix.PollFd{{Fd: int32(master)}}
 		_, err := unix.Poll(fds, 0)
+		for errors.Is(err, unix.EINTR) { // also of a poll that does not wait, by a signal of the runtime
+			_, err = unix.Poll(fds, 0)
+		}
 		hup = fds[0].Revents&unix.POLLHUP != 0
 		return err
 	})

@@ -121,7 +121,7 @@ func (h host) others(d device) string {
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
+		if err != nil || pid == os.Getpid() || h.copyOf(os.Getpid(), pid) {
 			continue
 		}
 		if h.holds(filepath.Join(h.proc, e.Name(), "fd"), d) {
@@ -133,6 +133,22 @@ func (h host) others(d device) string {
 		}
 	}
 	return ""
+}
+
+// copyOf tells whether a process is a child of ours that is about to become another
+// program: until then it has a copy of every descriptor, and uses none.
+func (h host) copyOf(us, pid int) bool {
+	of := func(pid int, name string) string {
+		b, _ := os.ReadFile(filepath.Join(h.proc, strconv.Itoa(pid), name))
+		return string(b)
+	}
+	stat := of(pid, "stat") // pid (name) state parent ...
+	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(f) < 2 || f[1] != strconv.Itoa(us) {
+		return false
+	}
+	ours := of(us, "cmdline")
+	return ours != "" && of(pid, "cmdline") == ours
 }
 
 // holds looks for a device among open files.

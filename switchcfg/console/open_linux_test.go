@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -418,4 +419,30 @@ func TestUploadOverALineThatLosesBytes(t *testing.T) {
 	state, err := h.Check(context.Background())
 	require.NoError(t, err)
 	assert.Equal(t, mvsw.Present, state)
+}
+
+// A child that is still the program of its parent has copies of the descriptors.
+func TestCopyOfOurs(t *testing.T) {
+	const us, child = 10, 12
+	for _, tc := range []struct {
+		name, stat, cmdline string
+		copy                bool
+	}{
+		{"between fork and exec", "12 (a ) b) S 10 1 1", "oxpd\x00run\x00", true},
+		{"another program by now", "12 (ip) S 10 1 1", "ip\x00link\x00", false},
+		{"another oxpd, of somebody else", "12 (oxpd) S 1 1 1", "oxpd\x00run\x00", false},
+		{"ended meanwhile", "", "", false},
+		{"cut off", "12 (oxpd) S", "oxpd\x00run\x00", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := host{proc: t.TempDir()}
+			for pid, files := range map[int][2]string{us: {"10 (oxpd) S 1 1 1", "oxpd\x00run\x00"}, child: {tc.stat, tc.cmdline}} {
+				dir := filepath.Join(h.proc, strconv.Itoa(pid))
+				require.NoError(t, os.Mkdir(dir, 0o700))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(files[0]), 0o600))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "cmdline"), []byte(files[1]), 0o600))
+			}
+			assert.Equal(t, tc.copy, h.copyOf(us, child))
+		})
+	}
 }

@@ -21,8 +21,7 @@ type Console struct {
 	line *line
 
 	// The world is made for the first login, and serves all of them.
-	world    *world
-	worldErr error
+	world *world
 
 	ctx     context.Context
 	cancel  context.CancelFunc

@@ -361,13 +361,35 @@ func TestOptions(t *testing.T) {
 		assert.ErrorIs(t, err, fs.ErrExist, "a file is left alone")
 	})
 	t.Run("no busybox", func(t *testing.T) {
+		needBusybox(t)
+		path := os.Getenv("PATH")
 		t.Setenv("PATH", t.TempDir())
 		_, _, h := start(t, console.Options{})
 		h.prompt()
 		h.send("root\n")
 		h.expect(console.ErrNoShell.Error())
 		h.expect("login: ")
+		t.Setenv("PATH", path)
+		h.login()
 	})
+}
+
+// TestWorld: the shell's root has no way out, and what it needs of /dev works.
+func TestWorld(t *testing.T) {
+	_, _, h := shell(t, console.Options{})
+	inside, _ := h.run("ls /")
+	out, status := h.run("nsenter --mount=/proc/self/ns/mnt ls /")
+	assert.Equal(t, "0", status, out)
+	assert.Contains(t, out, inside[strings.Index(inside, "\r\n"):], "the root of its mounts is its own")
+	out, status = h.run("mount; cat </dev/null; head -c 2 /dev/zero | od -An -tx1; echo x >/dev/full")
+	assert.Equal(t, "1", status)
+	assert.Contains(t, out, "00 00")
+	assert.Contains(t, out, "No space left")
+	out, _ = h.run("hostname; ls /sys | wc -l")
+	assert.Contains(t, out, "octeon\r\n0\r\n")
+	h.send("busybox reboot -f\n")
+	h.expect("login: ") // it ends what it reaches: the shell
+	h.login()
 }
 
 func TestUpload(t *testing.T) {

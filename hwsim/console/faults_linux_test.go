@@ -63,7 +63,7 @@ func TestFaults(t *testing.T) {
 		c.console(hwsim.ConsoleFaults{ConsoleSilent: true})
 		h.send("echo SA\"\"ID; echo heard >f\n")
 		h.home("f")
-		h.quiet(0)
+		time.Sleep(time.Second) // what was said before is on its way
 		c.console(hwsim.ConsoleFaults{})
 		out, _ := h.run("cat f")
 		assert.Contains(t, out, "\r\nheard\r\n", "what was sent was obeyed")
@@ -75,7 +75,7 @@ func TestFaults(t *testing.T) {
 		from := len(h.quiet(0))
 		c.console(hwsim.ConsoleFaults{ConsoleDead: true})
 		h.home("f")
-		h.quiet(0)
+		time.Sleep(time.Second) // what was said before is on its way
 		c.console(hwsim.ConsoleFaults{})
 		h.run("true")
 		assert.NotContains(t, h.text()[from:], "SAID")

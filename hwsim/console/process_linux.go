@@ -14,13 +14,20 @@ import (
 )
 
 // enter is the script that makes the world a root: arguments are busybox, the folder,
-// its devices, and what is run there. What the kernel does not allow here is left out: the shell lives
-// without it.
+// its devices, and what is run there. What the kernel does not allow here is left out: the
+// shell lives without it. Without pivot_root (not from an initramfs) its root can be left.
 const enter = `bb=$1 root=$2 devices=$3; shift 3
-for d in $devices; do $bb mount -o bind /dev/$d $root/dev/$d; done 2>/dev/null
-$bb mount -t proc proc $root/proc 2>/dev/null
-$bb hostname octeon 2>/dev/null
-exec $bb chroot $root "$@"`
+exec 3>&2 2>/dev/null
+$bb mount -o bind $root $root
+for d in $devices; do $bb mount -o bind /dev/$d $root/dev/$d; done
+$bb mount -t proc proc $root/proc
+$bb hostname octeon
+cd $root
+if $bb pivot_root . sys; then
+	/bin/busybox umount -l /sys
+	exec "$@" 2>&3 3>&-
+fi
+exec $bb chroot . "$@" 2>&3 3>&-`
 
 // traceOptions: stop where the filter of system calls says so, trace what is forked, and
 // end with the tracer.

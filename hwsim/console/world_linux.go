@@ -38,14 +38,19 @@ type world struct {
 
 // shellWorld makes the world at the first login.
 func (c *Console) shellWorld() (*world, error) {
-	if c.world == nil && c.worldErr == nil {
-		c.world, c.worldErr = newWorld(c.card, &c.o)
+	if c.world == nil {
+		w, err := newWorld(c.card, &c.o)
+		if err != nil {
+			c.log.Warn("the simulated coprocessor has no shell", "err", err)
+			return nil, err
+		}
+		c.world = w
 	}
-	return c.world, c.worldErr
+	return c.world, nil
 }
 
 // newWorld makes a world with busybox and the interpreter in it.
-func newWorld(card Card, o *Options) (w *world, err error) {
+func newWorld(card Card, o *Options) (_ *world, err error) {
 	busy, err := exec.LookPath(busybox)
 	if err != nil {
 		return nil, ErrNoShell
@@ -55,46 +60,49 @@ func newWorld(card Card, o *Options) (w *world, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("console: make the shell's folder: %w", err)
 	}
-	w = &world{path: path, busy: busy}
+	w := &world{path: path, busy: busy}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("console: make the shell's folder: %w", err), w.close())
 		}
 	}()
 	if err := w.lock(); err != nil {
-		return w, err
+		return nil, err
 	}
 	for _, d := range []string{"bin", "dev", "etc", "lib", "proc", "root", "sbin", "sys", "usr/bin", "usr/sbin"} {
 		if err := os.MkdirAll(w.at(d), 0o755); err != nil {
-			return w, err
+			return nil, err
 		}
 	}
 	if err := os.Mkdir(w.at("tmp"), 0o777); err != nil {
-		return w, err
+		return nil, err
 	}
 	for _, f := range []struct{ name, text string }{
 		{"etc/passwd", "root::0:0:root:/root:/bin/sh\n"}, {"etc/group", "root:x:0:\n"}, {"etc/hostname", "octeon\n"},
 		{"etc/profile", "cd\n"},
 	} {
 		if err := os.WriteFile(w.at(f.name), []byte(f.text), 0o644); err != nil {
-			return w, err
+			return nil, err
 		}
 	}
 	for _, d := range devices {
 		if err := os.WriteFile(w.at("dev/"+d), nil, 0o666); err != nil {
-			return w, err
+			return nil, err
 		}
 	}
 	if err := w.install(busy, insideBusybox); err != nil {
-		return w, err
+		return nil, err
 	}
 	if err := w.applets(); err != nil {
-		return w, err
+		return nil, err
 	}
 	if err := w.install(o.program(), insideProgram); err != nil {
-		return w, err
+		return nil, err
 	}
-	return w, w.serve(card, o.MDIOZero)
+	if err := w.serve(card, o.MDIOZero); err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // devices are those of this machine that are put into the world.

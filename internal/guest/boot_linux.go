@@ -101,11 +101,15 @@ func (o *Options) arguments(p *Parts, initrd, console, results string) []string 
 		"-object", fmt.Sprintf("memory-backend-memfd,id=ram,size=%dM,share=on", memoryMiB), // shared: the device reaches it
 	}
 	args = append(args, iommu...)
-	return append(args,
+	args = append(args,
 		"-device", fmt.Sprintf(`{"driver":%q,"socket":{"path":%q,"type":"unix"}}`, device, o.Socket),
 		"-chardev", "file,id=con,path="+console, "-serial", "chardev:con",
 		"-chardev", "file,id=res,path="+results, "-serial", "chardev:res",
 		"-kernel", o.kernel(p).image(), "-initrd", initrd, "-append", kernel)
+	if o.Systemd {
+		args = append(args, "-serial", "null") // a line where nobody answers
+	}
+	return args
 }
 
 // kernel is the one that is booted.

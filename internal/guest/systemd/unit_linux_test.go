@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,6 +44,7 @@ func TestUnit(t *testing.T) {
 		{"memory that is missing", l.unnoticed(l.memoryMissing)},
 		{"a record that is damaged", l.unnoticed(l.recordDamaged)},
 		{"a configuration that is wrong", l.unnoticed(l.configWrong)},
+		{"console", l.unnoticed(l.console)},
 		{"hardening", hardened},
 		{"oxpd stop", l.ends},
 		{"access: vfio", l.vfio},
@@ -280,12 +282,41 @@ func (l *life) configWrong(t *testing.T) {
 	running(t)
 }
 
+// console: the service sees who else has a serial port open, and may open it.
+func (l *life) console(t *testing.T) {
+	const port = "/dev/ttyS2"
+	configure(t, "switch: {console: "+port+"}\n")
+	f, err := os.OpenFile(port, os.O_RDWR|syscall.O_NOCTTY, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	run(t, "systemctl", "restart", "oxpd")
+	pid := running(t)
+	_, err = try("oxpd", "switch", "show")
+	assert.ErrorContains(t, err, fmt.Sprintf("another process has it open: process %d ", os.Getpid()))
+	require.NoError(t, f.Close())
+	show := exec.Command("oxpd", "switch", "show") // nobody answers on this line
+	require.NoError(t, show.Start())
+	opened := func() bool {
+		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		require.NoError(t, err)
+		return slices.ContainsFunc(files, func(f string) bool {
+			to, err := os.Readlink(f)
+			return err == nil && to == port
+		})
+	}
+	assert.Eventually(t, opened, hang/3, poll, journal())
+	configure(t, "")
+	run(t, "systemctl", "restart", "oxpd")
+	assert.Error(t, show.Wait(), "it has ended with oxpd")
+	running(t)
+}
+
 // hardened records what systemd thinks of the unit.
 func hardened(t *testing.T) {
 	out := run(t, "systemd-analyze", "security", "oxpd.service", "--no-pager")
 	_, score, ok := strings.Cut(out, "Overall exposure level for oxpd.service: ")
 	require.True(t, ok, out)
-	assert.Equal(t, "2.2 OK :-)", strings.TrimSpace(score), "docs/guides/systemd.md has it\n%s", out)
+	assert.Equal(t, "2.7 OK :-)", strings.TrimSpace(score), "docs/guides/systemd.md has it\n%s", out)
 }
 
 // ends: the one end that removes interfaces. The card goes on, in hugetlbfs or in the

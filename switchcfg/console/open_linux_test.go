@@ -410,7 +410,7 @@ func TestUploadOverALineThatLosesBytes(t *testing.T) {
 	c, err := Open(context.Background(), p.Path(), Options{Ready: ready, Command: 5 * time.Second})
 	require.NoError(t, err)
 	defer c.Close()
-	folder, err := os.MkdirTemp("", "oxpd-console-")
+	folder, err := os.MkdirTemp("", "oxpd-upload-")
 	require.NoError(t, err)
 	defer os.RemoveAll(folder)
 	h, err := mvsw.New(c, mvsw.Options{Path: filepath.Join(folder, "mvsw")})

@@ -39,6 +39,19 @@ func (h *host) home(name string) {
 	}, func() string { return name + " was never made" })
 }
 
+// touch makes a file in the shell's home.
+func (h *host) touch(name string) {
+	h.t.Helper()
+	homes, err := filepath.Glob(filepath.Join(os.TempDir(), "oxpd-console-*", "root"))
+	require.NoError(h.t, err)
+	require.Len(h.t, homes, 1)
+	require.NoError(h.t, os.WriteFile(filepath.Join(homes[0], name), nil, 0o644))
+}
+
+// settling is how long what the shell has said may be on its way through the line, on a
+// machine that has much else to do.
+const settling = 5 * time.Second
+
 // many is more bytes than a test sends.
 const many = 1 << 20
 
@@ -63,7 +76,7 @@ func TestFaults(t *testing.T) {
 		c.console(hwsim.ConsoleFaults{ConsoleSilent: true})
 		h.send("echo SA\"\"ID; echo heard >f\n")
 		h.home("f")
-		time.Sleep(time.Second) // what was said before is on its way
+		time.Sleep(settling)
 		c.console(hwsim.ConsoleFaults{})
 		out, _ := h.run("cat f")
 		assert.Contains(t, out, "\r\nheard\r\n", "what was sent was obeyed")
@@ -71,11 +84,12 @@ func TestFaults(t *testing.T) {
 	})
 	t.Run("dead", func(t *testing.T) {
 		c, _, h := shell(t, console.Options{})
-		h.run("{ (sleep 1; echo SA\"\"ID; echo heard >f) & }")
+		h.run("{ (until test -e go; do sleep 0.05; done; echo SA\"\"ID; echo heard >f) & }")
 		from := len(h.quiet(0))
 		c.console(hwsim.ConsoleFaults{ConsoleDead: true})
+		h.touch("go")
 		h.home("f")
-		time.Sleep(time.Second) // what was said before is on its way
+		time.Sleep(settling)
 		c.console(hwsim.ConsoleFaults{})
 		h.run("true")
 		assert.NotContains(t, h.text()[from:], "SAID")
@@ -89,7 +103,7 @@ func TestFaults(t *testing.T) {
 		wait(t, func() bool { return c.ConsoleFaults().ConsoleDead }, func() string { return "never cut" })
 		assert.Zero(t, c.ConsoleFaults().ConsoleCutAfter)
 		h.send("lost")
-		time.Sleep(time.Second) // it is taken, and nobody can tell
+		time.Sleep(settling) // it is taken, and nobody can tell
 		c.console(hwsim.ConsoleFaults{})
 		h.send("\x04")
 		h.expect("# ")
@@ -197,7 +211,7 @@ func TestAfterTheHost(t *testing.T) {
 	h.send(`sleep 0.5; seq 1 3 >f; echo SA""ID; echo >g` + "\n")
 	h.close()
 	h.home("g")
-	time.Sleep(time.Second) // nobody listens, and then the port is tidied
+	time.Sleep(settling) // nobody listens, and then the port is tidied
 	h = open(t, con.Path())
 	raw, err = h.f.SyscallConn()
 	require.NoError(t, err)

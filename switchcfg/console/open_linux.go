@@ -185,8 +185,12 @@ func (t *tty) Write(p []byte) (int, error) {
 // Others implements line.
 func (t *tty) Others() string { return t.host.others(t.device) }
 
-// release undoes TIOCEXCL, which outlives our descriptor while others are open.
-func (t *tty) release() { _ = unix.IoctlSetInt(t.fd, unix.TIOCNXCL, 0) }
+// release undoes TIOCEXCL and the lock, which outlive our descriptor while others are
+// open: TIOCEXCL anybody's, the lock a copy that a child has until it is another program.
+func (t *tty) release() {
+	_ = unix.IoctlSetInt(t.fd, unix.TIOCNXCL, 0)
+	_ = unix.Flock(t.fd, unix.LOCK_UN)
+}
 
 // Close implements line. What the line has not taken is thrown away: the kernel
 // would wait for it.

@@ -220,10 +220,14 @@ func TestDeviceThatIsClaimed(t *testing.T) {
 	assert.ErrorIs(t, unix.Flock(int(near.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 	_, err = Open(context.Background(), p.Path(), Options{Ready: ready})
 	assert.ErrorIs(t, err, Exclusive, "ours, a second time")
+	copied, err := unix.FcntlInt(uintptr(c.line.(*tty).fd), unix.F_DUPFD_CLOEXEC, 0) // as a child has it until it is another program
+	require.NoError(t, err)
+	defer unix.Close(copied)
 	require.NoError(t, c.Close())
 	exclusive, err = unix.IoctlGetInt(int(near.Fd()), unix.TIOCGEXCL)
 	require.NoError(t, err)
 	assert.Zero(t, exclusive, "the claim ends with the console")
+	assert.NoError(t, unix.Flock(int(near.Fd()), unix.LOCK_SH|unix.LOCK_NB), "and so does the lock, whoever has a copy")
 }
 
 // A process that opens the port between the first look and the claim.

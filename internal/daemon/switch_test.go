@@ -275,6 +275,15 @@ func TestMTUWithTheSwitch(t *testing.T) {
 	assert.Equal(t, want, r.frames(), "never lowered")
 	assert.Equal(t, 1600, m.Effective)
 
+	t.Run("a port that passes more than it needs stays so", func(t *testing.T) {
+		r.setFrame(4, reg.Jumbo10240)
+		r.setFrame(reg.Uplink, reg.Jumbo1522)
+		_, err := r.client.Switch(ctx)
+		require.NoError(t, err)
+		_, err = r.client.ChangeMTU(ctx, "oxp4", client.SetMTU{MTU: 1600, Switch: true})
+		require.NoError(t, err)
+		assert.Equal(t, []int{10240, 10240}, []int{r.frames()[reg.Uplink], r.frames()[4]})
+	})
 	t.Run("the switch cannot be raised: the mtu stays", func(t *testing.T) {
 		r.card.Faults(func(f *hwsim.Faults) { f.SwitchNoStick[5] = -1 })
 		_, err := r.client.ChangeMTU(ctx, "oxp5", client.SetMTU{MTU: 9000, Switch: true})
@@ -369,8 +378,8 @@ func TestConfiguredJumbo(t *testing.T) {
 	run, err := r.client.SetSwitch(ctx, client.SetSwitch{Ports: []string{"oxp4"}, Frame: 2048}, nil)
 	require.NoError(t, err)
 	require.NoError(t, run.Check())
-	r.setFrame(2, reg.Jumbo2048)
-	r.wait("set again", func() bool { return r.frames()[2] == 10240 })
+	r.setFrame(9, reg.Jumbo2048) // which comes after the fourth
+	r.wait("set again", func() bool { return r.frames()[9] == 10240 })
 	assert.Equal(t, 2048, r.frames()[4], "what was set by hand stands")
 
 	r.away()
@@ -378,6 +387,22 @@ func TestConfiguredJumbo(t *testing.T) {
 	r.running()
 	assert.Equal(t, allFrames(10240, 10240), r.frames(), "also what was set by hand")
 	r.mtus("oxp1", 9000)
+}
+
+// TestConfiguredSizeUnderALargerMTU: the switch is lowered after the LIF, and by nobody
+// else before.
+func TestConfiguredSizeUnderALargerMTU(t *testing.T) {
+	t.Parallel()
+	r := start(t, rigOptions{way: &simWay{}, config: withConsole(func(c *config.Config) {
+		c.Switch.Jumbo, c.Switch.Size, c.Switch.Watch = config.JumboAll, 2048, config.Duration(50*time.Millisecond)
+	})}).running()
+	_, err := r.client.ForceMTU(context.Background(), "oxp1", 9000)
+	require.NoError(t, err)
+	r.setFrame(1, reg.Jumbo10240)
+	r.setFrame(2, reg.Jumbo10240) // which comes after the first
+	r.wait("lowered", func() bool { return r.frames()[2] == 2048 })
+	assert.Equal(t, 10240, r.frames()[1])
+	assert.True(t, r.logged("port of the switch is left as it is", "port=oxp1"))
 }
 
 // TestReloadedSwitch: a configuration that wants the switch set has it set at once.

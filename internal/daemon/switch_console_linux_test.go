@@ -108,8 +108,6 @@ func TestTrapsOfTheSwitch(t *testing.T) {
 	}...)
 }
 
-// TestTrapsOfTheConsole takes most of a minute of waiting: tests side by side begin in the
-// order of their files, and this one's name makes it one of the first.
 func TestTrapsOfTheConsole(t *testing.T) {
 	t.Parallel()
 	r := startConsole(t).running()

@@ -133,7 +133,7 @@ func (a *app) setSwitch(cmd *cobra.Command, in client.SetSwitch) error {
 	c := a.client()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), switchLimit)
 	defer cancel()
-	defer context.AfterFunc(cmd.Context(), func() {
+	over := context.AfterFunc(cmd.Context(), func() {
 		fmt.Fprintln(a.err, "interrupted: the port that was begun is finished")
 		short, done := context.WithTimeout(ctx, interruptLimit)
 		defer done()
@@ -142,12 +142,13 @@ func (a *app) setSwitch(cmd *cobra.Command, in client.SetSwitch) error {
 			cancel() // nobody is there to finish anything
 		}
 		time.AfterFunc(interruptLimit, cancel)
-	})()
+	})
 	var progress func(client.SwitchPort)
 	if isTerminal(a.err) && !a.json {
 		progress = func(p client.SwitchPort) { fmt.Fprintf(a.err, "%s: %s\n", switchName(&p), progressOf(&p)) }
 	}
 	run, err := c.SetSwitch(ctx, in, progress)
+	over() // output that cannot be written interrupts nothing any more
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -99,6 +100,19 @@ func TestSwitch(t *testing.T) {
 		assert.Equal(t, 1, r.code)
 		assert.Contains(t, r.err, "oxp12 (PortF4) has mtu 9000\nhint: --lower-mtu lowers them to 2030 first; nothing was changed")
 		assert.Empty(t, r.out)
+	})
+	t.Run("a run whose table cannot be written", func(t *testing.T) {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Skip("needs /dev/full: " + err.Error())
+		}
+		defer full.Close()
+		cmd := exec.Command(exe, "switch", "jumbo", "--port", "F3", "--socket", socket)
+		var errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = full, &errs
+		_ = cmd.Run() // its status is looked at
+		assert.Equal(t, 1, cmd.ProcessState.ExitCode())
+		assert.Equal(t, "oxpd: write standard output: no space left on device\n", errs.String(), "nobody has interrupted anything")
 	})
 	t.Run("a register", func(t *testing.T) {
 		assert.Equal(t, result{out: "0x1930\n"}, ask("switch", "read", "sw9", "3"))

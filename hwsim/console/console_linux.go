@@ -8,7 +8,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"oxpd/hwsim"
 )
@@ -97,14 +101,22 @@ func (c *Console) link() error {
 	return nil
 }
 
-// left tells whether a link is one that a console has left behind.
+// left tells whether a link is one that a console has left behind: its terminal has gone,
+// or is one that was made since, with the same number.
 func left(link string) bool {
 	to, err := os.Readlink(link)
-	if err != nil || len(to) < len(terminals) || to[:len(terminals)] != terminals {
+	if err != nil || !strings.HasPrefix(to, terminals) {
 		return false
 	}
-	_, err = os.Stat(link)
-	return errors.Is(err, fs.ErrNotExist)
+	made, err := os.Lstat(link)
+	if err != nil {
+		return false
+	}
+	var terminal unix.Stat_t
+	if err := unix.Stat(to, &terminal); err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	return time.Unix(terminal.Ctim.Unix()).After(made.ModTime())
 }
 
 // terminals is where the host's ends are.

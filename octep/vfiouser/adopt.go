@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -116,10 +117,24 @@ func connection(fd int, path string) (*net.UnixConn, error) {
 		return nil, fmt.Errorf("its connection: %w", err)
 	}
 	sock, ok := c.(*net.UnixConn)
-	if !ok || sock.RemoteAddr().Network() != "unix" || sock.RemoteAddr().String() != path {
+	if !ok || sock.RemoteAddr().Network() != "unix" || !samePath(sock.RemoteAddr().String(), path) {
 		return nil, errors.Join(fmt.Errorf("what was kept is a connection to %s %s", c.RemoteAddr().Network(), c.RemoteAddr()), c.Close())
 	}
 	return sock, nil
+}
+
+// samePath tells whether the name that a server gave its socket can be that of path. The
+// server may have been started elsewhere: of a relative name only the last part is sure.
+func samePath(served, path string) bool {
+	if !filepath.IsAbs(served) {
+		return filepath.Base(served) == filepath.Base(path)
+	}
+	if abs, err := filepath.Abs(path); err == nil && abs == filepath.Clean(served) {
+		return true
+	}
+	a, errA := os.Stat(served)
+	b, errB := os.Stat(path)
+	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
 // goOn looks whether the card answers, and opens its memory. The looks have answers

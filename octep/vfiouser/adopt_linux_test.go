@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -256,6 +257,33 @@ func TestAdoptRefuses(t *testing.T) {
 		_, err = vfiouser.Adopt(short, path, shelf{vfiouser.KeptConn: int(f.Fd())}.take)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 	})
+}
+
+// A socket is that of the card by whatever name it was made, and is asked for.
+func TestSameSocket(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"card", "other"} {
+		require.NoError(t, os.WriteFile(at(name), nil, 0o600))
+	}
+	require.NoError(t, os.Symlink("card", at("link")))
+	here, err := filepath.Abs("card")
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		name, served, path string
+		want               bool
+	}{
+		{"the same", at("card"), at("card"), true},
+		{"by a way round", at("x/../card"), at("card"), true},
+		{"by a link", at("card"), at("link"), true},
+		{"another", at("card"), at("other"), false},
+		{"one that is not there", "/none/card", "/none/other", false},
+		{"a server that was started elsewhere", "card", at("card"), true},
+		{"another, of a server that was started elsewhere", "run/other", at("card"), false},
+		{"a client here", here, "card", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) { assert.Equal(t, tc.want, vfiouser.SamePath(tc.served, tc.path)) })
+	}
 }
 
 // pair is a connection to path: the far end, and the descriptor of the near one.

@@ -19,5 +19,8 @@ func (d *Device) Ask(cmd vfu.Command, payload []byte) error {
 	return d.conn.send(cmd, 0, payload, nil)
 }
 
+// SamePath is samePath.
+func SamePath(served, path string) bool { return samePath(served, path) }
+
 // Raw is the socket, for halves of messages.
 func (d *Device) Raw() *net.UnixConn { return d.conn.sock }

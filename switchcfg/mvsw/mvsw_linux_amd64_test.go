@@ -306,6 +306,8 @@ func TestUploadOverABadLine(t *testing.T) {
 				return
 			}
 			assert.ErrorIs(t, err, c.err)
+			assert.Equal(t, c.err == ErrUpload, errors.Is(err, ErrUpload), "a line that is lost says nothing of the coprocessor's folder")
+			assert.Less(t, len(err.Error()), 300, "no piece of the program is in it")
 			assert.ErrorContains(t, err, c.says)
 			assert.Equal(t, old, there, "the old file stays until the new one is whole")
 		})

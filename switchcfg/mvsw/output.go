@@ -49,12 +49,12 @@ var (
 	// ErrRefused says that the program took the command for a wrong one.
 	ErrRefused error = &fault{text: "the program refused the command", final: true, hint: "nothing was done; a mvsw that is installed on the coprocessor may be of another kind: remove it, and oxpd brings its own"}
 	// ErrMissing says that there is no program that could be started. Nothing was done.
-	ErrMissing error = &fault{text: "the program cannot be started", final: true, hint: "the folder on the coprocessor may not allow programs: name another one"}
+	ErrMissing error = &fault{text: "the program cannot be started", final: true, hint: "nothing was done; the file system there may not allow programs (noexec)"}
 	// ErrOutput says that what came back is no answer, or two. What was done is not known.
 	ErrOutput error = &fault{text: "output that is not understood", hint: "something else writes to the coprocessor's console, or reads it: repeat the command when it is quiet"}
 	// ErrUpload says that the program could not be put on the coprocessor. What was
 	// there before is still there.
-	ErrUpload error = &fault{text: "the program cannot be put on the coprocessor", final: true, hint: "the folder on the coprocessor must be one that can be written, has 20 KB of room and allows programs: name another one"}
+	ErrUpload error = &fault{text: "the program cannot be put on the coprocessor", final: true, hint: "its file system there must be one that can be written, has 20 KB of room and allows programs; mount and df on the coprocessor say"}
 )
 
 // final says whether another try is of no use.

@@ -133,7 +133,7 @@ func (h *Helper) upload(ctx context.Context) error {
 func (h *Helper) expect(ctx context.Context, name string) error {
 	state, err := h.check(ctx, name)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUpload, err)
+		return err // of the way there
 	}
 	if state != Present {
 		return fmt.Errorf("mvsw: %s is %s after it was written: %w", name, state, ErrUpload)
@@ -149,9 +149,9 @@ func (h *Helper) order(ctx context.Context, line string) error {
 		case err == nil && status == 0:
 			return nil
 		case err == nil:
-			return fmt.Errorf("mvsw: %q: exit status %d, output %.200q: %w", line, status, lines, ErrUpload)
+			return fmt.Errorf("mvsw: %.60q: exit status %d, output %.200q: %w", line, status, lines, ErrUpload)
 		case try == tries || final(err):
-			return fmt.Errorf("mvsw: %q: %w: %w", line, ErrUpload, err)
+			return fmt.Errorf("mvsw: put the program on the coprocessor: %w", err) // of the way there
 		}
 	}
 }

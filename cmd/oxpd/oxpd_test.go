@@ -558,7 +558,8 @@ func TestReload(t *testing.T) {
 	socket, file := filepath.Join(dir, "oxpd.sock"), filepath.Join(dir, "oxpd.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
 	write("socket: /run/elsewhere.sock\nworkers: 1\nports: {F1: {mtu: 9000}}\n")
-	p := runDaemon(t, exe, "--socket", socket, "--config", file)
+	// What the file says of the switch holds where it cannot be read.
+	p := runDaemon(t, exe, "--socket", socket, "--config", file, "--fault", "ConsoleSilent=true")
 	ask := func(args ...string) result { return oxpd(t, exe, append(args, "--socket", socket)...) }
 	r := ask("status", "--wait", "1m")
 	require.Equal(t, 0, r.code, "%+v", r)

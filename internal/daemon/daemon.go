@@ -239,6 +239,7 @@ func (d *Daemon) serve(ctx context.Context) error {
 			switch {
 			case err == nil:
 				d.setState(client.StateRunning)
+				d.laterSwitch()
 				d.notify("READY=1")
 				d.log.Info("running", "dev", d.dev.Name(), "workers", d.workers)
 			case d.isLoss(err):

@@ -17,12 +17,12 @@ import (
 
 // startConsole is a rig whose switch is reached as that of a real card is: a shell on the
 // coprocessor's console, and a program there.
-func startConsole(t *testing.T) *rig {
+func startConsole(t *testing.T, card func(c *hwsim.Card)) *rig {
 	t.Helper()
 	if _, err := exec.LookPath("busybox"); err != nil {
 		t.Skip("needs busybox: the shell of the simulated coprocessor")
 	}
-	return start(t, rigOptions{console: true})
+	return start(t, rigOptions{console: true, card: card})
 }
 
 // register2 is Port Control 2 of all ports.
@@ -110,10 +110,14 @@ func TestTrapsOfTheSwitch(t *testing.T) {
 
 func TestTrapsOfTheConsole(t *testing.T) {
 	t.Parallel()
-	r := startConsole(t).running()
+	r := startConsole(t, nil).running()
+	r.wait("the switch is read by itself", func() bool {
+		m, err := r.client.MTU(context.Background(), "oxp1")
+		return err == nil && m.Switch == client.SwitchRead
+	})
 	nothing := []string{"no shell", "nothing comes back", "come through", "come back", "no bytes", "not understood"}
 	r.traps(t, []trap{
-		{"the first time: the program is missing", func(*hwsim.Faults) {}, nil},
+		{"nothing is wrong", func(*hwsim.Faults) {}, nil},
 		{"it says nothing", func(f *hwsim.Faults) { f.ConsoleSilent = true }, []string{"nothing comes back"}},
 		{"it is slow, with kernel messages", func(f *hwsim.Faults) { f.ConsoleByteTime, f.ConsoleNoise = 50*time.Microsecond, 2000 }, nil},
 		{"it is all kernel messages", func(f *hwsim.Faults) { f.ConsoleNoise = 3 }, nothing},
@@ -126,9 +130,9 @@ func TestTrapsOfTheConsole(t *testing.T) {
 // TestConsoleIsCutDuringTheUpload: the program is there whole, or it is not used.
 func TestConsoleIsCutDuringTheUpload(t *testing.T) {
 	t.Parallel()
-	r := startConsole(t).running()
+	// The switch is read when the ports are up, or by the command that comes before.
+	r := startConsole(t, func(c *hwsim.Card) { c.Faults(func(f *hwsim.Faults) { f.ConsoleCutAfter = 4000 }) }).running()
 	found := r.register2()
-	r.card.Faults(func(f *hwsim.Faults) { f.ConsoleCutAfter = 4000 })
 	_, err := r.client.SetSwitch(context.Background(), client.SetSwitch{Ports: []string{"oxp2"}, Frame: 10240}, nil)
 	require.Error(t, err)
 	assert.Equal(t, found, r.register2())

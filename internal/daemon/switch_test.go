@@ -16,6 +16,7 @@ import (
 	realclock "oxpd/internal/clock"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
+	"oxpd/octep"
 	"oxpd/switchcfg"
 	"oxpd/switchcfg/reg"
 )
@@ -352,7 +353,55 @@ func TestSwitchWithoutAConsole(t *testing.T) {
 	var e *client.Error
 	require.ErrorAs(t, err, &e)
 	assert.Contains(t, e.Hint, "switch: {console: /dev/ttyS2}")
-	assert.Contains(t, r.stage(stageSwitch).Detail, "not looked at")
+	assert.Equal(t, "not read: no console, and no size, is configured", r.stage(stageSwitch).Detail)
+}
+
+// ownConsole is a simulated card with a console of its own, or that could make none.
+func ownConsole(path string) func(octep.Device) octep.Device {
+	return func(dev octep.Device) octep.Device { return withTerminal{dev, path} }
+}
+
+// TestSwitchOfASimulatedCard is read with nothing configured, and no port waits for it.
+func TestSwitchOfASimulatedCard(t *testing.T) {
+	t.Parallel()
+	limit := func(r *rig) []any {
+		m, err := r.client.MTU(context.Background(), "oxp1")
+		require.NoError(t, err)
+		return []any{m.Switch, m.SwitchFrame}
+	}
+	t.Run("after the ports are up", func(t *testing.T) {
+		t.Parallel()
+		goOn := make(chan struct{})
+		way := &simWay{prepare: func(*simSession) { <-goOn }}
+		r := start(t, rigOptions{way: way, wrap: ownConsole("/dev/null")}).running()
+		assert.True(t, r.logged("stage done", "stage=switch", "not read yet: it is when the ports are up"))
+		assert.Equal(t, []any{client.SwitchUnknown, 0}, limit(r))
+		close(goOn)
+		r.wait("read", func() bool { return limit(r)[0] == client.SwitchRead })
+		assert.Equal(t, []any{client.SwitchRead, 2048}, limit(r))
+		_, _, writes := way.count()
+		assert.NotContains(t, strings.Join(writes, "\n"), fmt.Sprintf(" %d 0x", reg.PortControl2))
+		assert.Empty(t, r.status().Warnings)
+	})
+	t.Run("also after the coprocessor has started anew", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, rigOptions{way: &simWay{}, wrap: ownConsole("/dev/null")}).running()
+		r.wait("read", func() bool { return limit(r)[0] == client.SwitchRead })
+		r.away()
+		r.card.Reboot()
+		r.running()
+		r.wait("read", func() bool { return limit(r)[0] == client.SwitchRead })
+	})
+	t.Run("not without a shell", func(t *testing.T) {
+		t.Parallel()
+		way := &simWay{}
+		r := start(t, rigOptions{way: way, wrap: ownConsole("")}).running()
+		assert.Contains(t, r.stage(stageSwitch).Detail, "not read: reach the switch: there is no console of the coprocessor: the simulated card could not make its own")
+		assert.Equal(t, []any{client.SwitchUnknown, 0}, limit(r))
+		assert.Empty(t, r.status().Warnings)
+		_, opened, _ := way.count()
+		assert.Zero(t, opened)
+	})
 }
 
 // TestConfiguredJumbo: before MTUs are, after every start of the coprocessor, and watched.

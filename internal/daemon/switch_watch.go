@@ -24,11 +24,12 @@ const (
 
 // firstSwitch makes the switch what the configuration wants before the ports are brought
 // up: what it passes is raised before MTUs are. One that cannot be reached holds up no
-// port for long, and is tried again.
+// port for long, and is tried again. A simulated card's own console is read when they are
+// up, unless jumbo is configured: its shell and program take seconds on a busy machine.
 func (d *Daemon) firstSwitch(ctx context.Context) (string, error) {
 	d.spawn(ctx, "switch", d.watchSwitch)
 	if !d.config().Switch.Watched() {
-		return "not looked at: no console, and no size, is configured", nil
+		return d.unread(), nil
 	}
 	look, cancel := context.WithTimeout(ctx, switchStageLimit)
 	defer cancel()
@@ -42,6 +43,44 @@ func (d *Daemon) firstSwitch(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return "cannot be reached, tried again: " + err.Error(), nil
+}
+
+// laterSwitch has a switch read that the bring-up did not wait for.
+func (d *Daemon) laterSwitch() {
+	if !d.config().Switch.Watched() {
+		d.sw.lookSoon()
+	}
+}
+
+// watched tells whether the switch is looked at without being asked: the configuration
+// says so, or the card is a simulated one with a console.
+func (d *Daemon) watched() bool {
+	if d.config().Switch.Watched() {
+		return true
+	}
+	d.mu.Lock()
+	l := d.life
+	d.mu.Unlock()
+	_, err := d.consolePath(l)
+	return err == nil
+}
+
+// unread is why nothing is known of the switch, in a line.
+func (d *Daemon) unread() string {
+	d.mu.Lock()
+	l, cfg := d.life, d.cfg
+	d.mu.Unlock()
+	_, simulated := l.dev.(consoled)
+	_, err := d.consolePath(l)
+	switch {
+	case err == nil:
+		return "not read yet: it is when the ports are up"
+	case simulated:
+		return "not read: " + err.Error()
+	case cfg.Switch.Size != 0:
+		return fmt.Sprintf("not read, as no console is configured: taken to pass %d bytes, which is", cfg.Switch.Size)
+	}
+	return "not read: no console, and no size, is configured"
 }
 
 // watchSwitch looks at the switch again and again: something on the coprocessor may set
@@ -61,7 +100,7 @@ func (d *Daemon) watchSwitch(ctx context.Context) error {
 		if err != nil {
 			return nil
 		}
-		if !d.config().Switch.Watched() {
+		if !d.watched() {
 			continue
 		}
 		look, cancel := context.WithTimeout(ctx, switchLookLimit)

@@ -91,14 +91,15 @@ type Switch struct {
 	// 10240 (jumbo mode); 0: not known. An MTU above it less 18 is refused, unless it is forced (hardware/switch.md 5). What was read
 	// of the switch itself goes before it. With Jumbo it is what the switch is set to, and 0 is 10240.
 	Size int `yaml:"size"`
-	// Watch is the time between two looks at the switch when there is a Console or Jumbo.
+	// Watch is the time between two looks at the switch when there is a Console, or that of a simulated card, or Jumbo.
 	Watch Duration `yaml:"watch"`
 }
 
 // JumboAll is the one value of Switch.Jumbo.
 const JumboAll = "all"
 
-// Watched tells whether the switch is read, and set, without being asked.
+// Watched tells whether the switch is read, or set, before the ports come up, and again
+// and again. That of a simulated card is read without, by its own console.
 func (s Switch) Watched() bool { return s.Console != "" || s.Jumbo != "" }
 
 // JumboSize is the frame size that all ports of the switch shall have, 0 when it is left

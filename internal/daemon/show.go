@@ -51,10 +51,11 @@ func (d *Daemon) status() client.Status {
 	s.Restart = d.restart()
 	d.mu.Unlock()
 	s.Stages = d.track.snapshot()
-	s.Warnings = append(s.Warnings, d.track.overdue()...)
-	if w := d.switchWarning(); w != "" {
-		s.Warnings = append(s.Warnings, w)
+	if sw := &s.Stages[stageSwitch]; sw.State == client.StageDone {
+		sw.Detail = d.switchLine()
 	}
+	s.Warnings = append(s.Warnings, d.track.overdue()...)
+	s.Warnings = append(s.Warnings, d.switchTroubles()...)
 	for _, o := range d.allOwners() {
 		v := o.snapshot()
 		if v.up {

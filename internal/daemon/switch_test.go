@@ -356,6 +356,67 @@ func TestSwitchWithoutAConsole(t *testing.T) {
 	assert.Equal(t, "not read: no console, and no size, is configured", r.stage(stageSwitch).Detail)
 }
 
+// TestSwitchInStatus: the line of the stage is that of now, and what is not as configured
+// is warned of.
+func TestSwitchInStatus(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	line := func(r *rig) string { return r.stage(stageSwitch).Detail }
+	warnings := func(r *rig) string { return strings.Join(r.status().Warnings, "\n") }
+	jumbo := withConsole(func(c *config.Config) { c.Switch.Jumbo = config.JumboAll })
+	t.Run("set by command", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, rigOptions{way: &simWay{}, config: jumbo}).running()
+		assert.Equal(t, "10240 bytes at all ten ports, 10240 at the uplink", line(r))
+		assert.Empty(t, warnings(r))
+		set := func(frame int) {
+			run, err := r.client.SetSwitch(ctx, client.SetSwitch{Ports: []string{"oxp1", "oxp12"}, Frame: frame, LeaveUplink: true}, nil)
+			require.NoError(t, err)
+			require.NoError(t, run.Check())
+		}
+		set(2048)
+		assert.Equal(t, "2048 bytes at oxp1 oxp12, 10240 bytes at oxp2 oxp3 oxp4 oxp5 oxp6 oxp7 oxp8 oxp11, 10240 at the uplink", line(r))
+		assert.Contains(t, warnings(r), "switch.jumbo is not in force at oxp1 oxp12: a command has set the switch otherwise there")
+		set(10240)
+		assert.Equal(t, "10240 bytes at all ten ports, 10240 at the uplink", line(r))
+		assert.Empty(t, warnings(r))
+	})
+	t.Run("a port that does not stick", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, rigOptions{way: &simWay{}, config: jumbo, card: func(c *hwsim.Card) {
+			c.Faults(func(f *hwsim.Faults) { f.SwitchNoStick[5] = -1 })
+		}}).running()
+		assert.Equal(t, "10240 bytes at oxp1 oxp2 oxp3 oxp4 oxp6 oxp7 oxp8 oxp11 oxp12, 2048 bytes at oxp5, 10240 at the uplink", line(r))
+		assert.Contains(t, warnings(r), "the switch is not as configured, which is tried again: ")
+		assert.NotContains(t, warnings(r), "cannot be looked at")
+		assert.False(t, r.logged("cannot be looked at"))
+	})
+	t.Run("read again after it could not be", func(t *testing.T) {
+		t.Parallel()
+		way := &simWay{err: errors.New("nothing comes back")}
+		r := start(t, rigOptions{way: way, config: withConsole()}).running()
+		assert.Equal(t, "cannot be reached, tried again: nothing comes back", line(r))
+		way.set(func(w *simWay) { w.err = nil })
+		_, err := r.client.Switch(ctx)
+		require.NoError(t, err)
+		assert.Equal(t, "2048 bytes at all ten ports, 10240 at the uplink", line(r))
+	})
+	t.Run("another configuration", func(t *testing.T) {
+		t.Parallel()
+		way := &simWay{err: errors.New("nothing comes back")}
+		r := start(t, rigOptions{way: way}).running()
+		assert.Equal(t, "not read: no console, and no size, is configured", line(r))
+		r.reload(func(c *config.Config) { c.Switch.Size = 2048 })
+		assert.Equal(t, "not read, as no console is configured; switch.size says 2048 bytes", line(r))
+		r.reload(withConsole())
+		r.wait("looked at", func() bool { return line(r) == "cannot be reached, tried again: nothing comes back" })
+		assert.Contains(t, warnings(r), "cannot be looked at")
+		r.reload(func(*config.Config) {})
+		assert.Equal(t, "not read: no console, and no size, is configured", line(r))
+		assert.Empty(t, warnings(r), "nothing is tried again")
+	})
+}
+
 // ownConsole is a simulated card with a console of its own, or that could make none.
 func ownConsole(path string) func(octep.Device) octep.Device {
 	return func(dev octep.Device) octep.Device { return withTerminal{dev, path} }
@@ -374,11 +435,12 @@ func TestSwitchOfASimulatedCard(t *testing.T) {
 		goOn := make(chan struct{})
 		way := &simWay{prepare: func(*simSession) { <-goOn }}
 		r := start(t, rigOptions{way: way, wrap: ownConsole("/dev/null")}).running()
-		assert.True(t, r.logged("stage done", "stage=switch", "not read yet: it is when the ports are up"))
+		assert.True(t, r.logged("stage done", "stage=switch", "not read yet, which is done in the background"))
 		assert.Equal(t, []any{client.SwitchUnknown, 0}, limit(r))
 		close(goOn)
 		r.wait("read", func() bool { return limit(r)[0] == client.SwitchRead })
 		assert.Equal(t, []any{client.SwitchRead, 2048}, limit(r))
+		assert.Equal(t, "2048 bytes at all ten ports, 10240 at the uplink", r.stage(stageSwitch).Detail)
 		_, _, writes := way.count()
 		assert.NotContains(t, strings.Join(writes, "\n"), fmt.Sprintf(" %d 0x", reg.PortControl2))
 		assert.Empty(t, r.status().Warnings)
@@ -638,6 +700,7 @@ func TestFramesOf(t *testing.T) {
 			}
 			return 2048
 		}, "2048 bytes at oxp1 oxp2 oxp3 oxp4 oxp5 oxp6 oxp7 oxp8 oxp12, 10240 bytes at oxp11, 2048 at the uplink"},
+		"not known": {func(p switchcfg.Port) int { return 0 }, "unknown at all ten ports, unknown at the uplink"},
 	} {
 		assert.Equal(t, tc.want, framesOf(tc.frame), name)
 	}

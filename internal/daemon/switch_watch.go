@@ -33,16 +33,32 @@ func (d *Daemon) firstSwitch(ctx context.Context) (string, error) {
 	}
 	look, cancel := context.WithTimeout(ctx, switchStageLimit)
 	defer cancel()
-	detail, err := d.keepSwitch(look)
+	err := d.keepSwitch(look)
 	switch {
-	case err == nil:
-		return detail, nil
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return "", ctx.Err()
 	case errors.Is(err, mmio.ErrGone):
 		return "", err
 	}
-	return "cannot be reached, tried again: " + err.Error(), nil
+	return d.switchLine(), nil
+}
+
+// switchLine is what is known of the switch now: the line of its stage, which nothing
+// else renews.
+func (d *Daemon) switchLine() string {
+	d.mu.Lock()
+	known, frame := d.life.modes != nil, [reg.Ports]int{}
+	if known {
+		frame = d.life.modes.frame
+	}
+	d.mu.Unlock()
+	if known {
+		return framesOf(func(p switchcfg.Port) int { return frame[p] })
+	}
+	if why := d.sw.lastLook(); why != "" && d.watched() {
+		return "cannot be reached, tried again: " + why
+	}
+	return d.unread()
 }
 
 // laterSwitch has a switch read that the bring-up did not wait for.
@@ -74,11 +90,11 @@ func (d *Daemon) unread() string {
 	_, err := d.consolePath(l)
 	switch {
 	case err == nil:
-		return "not read yet: it is when the ports are up"
+		return "not read yet, which is done in the background"
 	case simulated:
 		return "not read: " + err.Error()
 	case cfg.Switch.Size != 0:
-		return fmt.Sprintf("not read, as no console is configured: taken to pass %d bytes, which is", cfg.Switch.Size)
+		return fmt.Sprintf("not read, as no console is configured; switch.size says %d bytes", cfg.Switch.Size)
 	}
 	return "not read: no console, and no size, is configured"
 }
@@ -104,7 +120,7 @@ func (d *Daemon) watchSwitch(ctx context.Context) error {
 			continue
 		}
 		look, cancel := context.WithTimeout(ctx, switchLookLimit)
-		_, err = d.keepSwitch(look)
+		err = d.keepSwitch(look)
 		cancel()
 		if err = gone(err); err != nil {
 			return err
@@ -116,34 +132,32 @@ func (d *Daemon) watchSwitch(ctx context.Context) error {
 }
 
 // keepSwitch reads the switch, and sets the ports that are not as the configuration
-// wants them. It returns what it found.
-func (d *Daemon) keepSwitch(ctx context.Context) (detail string, err error) {
+// wants them.
+func (d *Daemon) keepSwitch(ctx context.Context) error {
 	d.mu.Lock()
 	l, cfg := d.life, d.cfg
 	d.mu.Unlock()
-	err = d.useSwitch(ctx, l, func(ctx context.Context, s *switchcfg.Switch) error {
-		if cfg.Switch.JumboSize() == 0 {
-			st, err := s.Modes(ctx)
-			if err == nil {
-				d.knowState(l, st)
-				detail = framesOf(func(p switchcfg.Port) int { return st.Ports[p].Mode().FrameBytes() })
-			}
-			return err
+	err := d.useSwitch(ctx, l, func(ctx context.Context, s *switchcfg.Switch) error {
+		if cfg.Switch.JumboSize() != 0 {
+			return d.wantedSwitch(ctx, l, s, cfg)
 		}
-		detail, err = d.wantedSwitch(ctx, l, s, cfg)
+		st, err := s.Modes(ctx)
+		if err == nil {
+			d.knowState(l, st)
+		}
 		return err
 	})
 	if l.ctx.Err() == nil { // or it has ended for another reason
 		d.looked(err)
 	}
-	return detail, err
+	return err
 }
 
 // wantedSwitch sets the ports that nobody has set by hand.
-func (d *Daemon) wantedSwitch(ctx context.Context, l *life, s *switchcfg.Switch, cfg config.Config) (string, error) {
+func (d *Daemon) wantedSwitch(ctx context.Context, l *life, s *switchcfg.Switch, cfg config.Config) error {
 	mode, err := switchcfg.SizeMode(cfg.Switch.JumboSize())
 	if err != nil {
-		return "", err
+		return err
 	}
 	plan := switchcfg.Plan{Mode: mode, Ports: d.wantedPorts(l, mode)}
 	result, err := s.Jumbo(ctx, plan, nil)
@@ -161,10 +175,7 @@ func (d *Daemon) wantedSwitch(ctx context.Context, l *life, s *switchcfg.Switch,
 	if changed > 0 {
 		d.limitsMoved()
 	}
-	if err != nil {
-		return "", err
-	}
-	return framesOf(func(p switchcfg.Port) int { return result.Ports[p].Mode().FrameBytes() }), nil
+	return err
 }
 
 // wantedPorts are those of the configuration, but for those that were set by hand, and
@@ -193,18 +204,39 @@ func (d *Daemon) wantedPorts(l *life, mode reg.Jumbo) (ports []switchcfg.Port) {
 // looked notes how a look went, and says it once.
 func (d *Daemon) looked(err error) {
 	d.sw.mu.Lock()
-	before, text := d.sw.failed, ""
+	before, partly, text := d.sw.failed, d.sw.partly, ""
 	if err != nil {
 		text = err.Error()
 	}
-	d.sw.failed, d.sw.ever = text, d.sw.ever || err == nil
+	d.sw.failed, d.sw.partly, d.sw.ever = text, readAll(err), d.sw.ever || err == nil
+	now := d.sw.partly
 	d.sw.mu.Unlock()
 	switch {
-	case err != nil && reason(before) != reason(text):
+	case err != nil && reason(before) == reason(text):
+	case err != nil && now:
+		d.log.Warn("switch is not as configured, which is tried again", "err", err)
+	case err != nil:
 		d.log.Warn("switch cannot be looked at, which is tried again", "err", err)
-	case err == nil && before != "":
+	case before != "" && partly:
+		d.log.Info("switch is as configured")
+	case before != "":
 		d.log.Info("switch can be looked at again")
 	}
+}
+
+// readAll tells whether every port was read in a look that failed: what failed is to set
+// them.
+func readAll(err error) bool {
+	var in *switchcfg.IncompleteError
+	if !errors.As(err, &in) {
+		return false
+	}
+	for i := range in.Result.Ports {
+		if p := &in.Result.Ports[i]; !p.Known && p.Tries == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // lastLook is why the last look failed.
@@ -221,15 +253,43 @@ func (s *switchState) looks() bool {
 	return s.ever
 }
 
-// switchWarning is what status says of a look that failed, "" when none did.
-func (d *Daemon) switchWarning() string {
-	if why := d.sw.lastLook(); why != "" {
-		return "the switch cannot be looked at, which is tried again; its limits are those of the last look, if there was one: " + why
+// switchTroubles are what status warns of: a look that failed, and ports that are not as
+// configured because somebody wanted it.
+func (d *Daemon) switchTroubles() (out []string) {
+	d.sw.mu.Lock()
+	why, partly := d.sw.failed, d.sw.partly
+	d.sw.mu.Unlock()
+	switch {
+	case why == "" || !d.watched():
+	case partly:
+		out = append(out, "the switch is not as configured, which is tried again: "+why)
+	default:
+		out = append(out, "the switch cannot be looked at, which is tried again; its limits are those of the last look, if there was one: "+why)
 	}
-	return ""
+	if ports := d.setOtherwise(); len(ports) > 0 {
+		out = append(out, "switch.jumbo is not in force at "+strings.Join(ports, " ")+": a command has set the switch otherwise there, which stands until the coprocessor starts, "+
+			"or a changed switch section of the configuration is read")
+	}
+	return out
 }
 
-// framesOf says what the switch passes, in a line.
+// setOtherwise are the ports whose configured size a command has overridden.
+func (d *Daemon) setOtherwise() (names []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.life.modes == nil || d.cfg.Switch.JumboSize() == 0 {
+		return nil
+	}
+	for _, p := range switchcfg.PanelPorts() {
+		if d.life.modes.byHand[p] {
+			b, _ := p.Board()
+			names = append(names, b.Name)
+		}
+	}
+	return names
+}
+
+// framesOf says what the switch passes, in a line; 0 is not known.
 func framesOf(frame func(p switchcfg.Port) int) string {
 	by := map[int][]string{}
 	var sizes []int
@@ -241,12 +301,18 @@ func framesOf(frame func(p switchcfg.Port) int) string {
 			by[frame(p)] = append(by[frame(p)], b.Name)
 		}
 	}
+	bytes := func(size int) string {
+		if size == 0 {
+			return "unknown"
+		}
+		return fmt.Sprintf("%d bytes", size)
+	}
 	var out []string
 	for _, s := range sizes {
-		out = append(out, fmt.Sprintf("%d bytes at %s", s, strings.Join(by[s], " ")))
+		out = append(out, fmt.Sprintf("%s at %s", bytes(s), strings.Join(by[s], " ")))
 	}
 	if len(out) == 1 {
-		out = []string{fmt.Sprintf("%d bytes at all ten ports", sizes[0])}
+		out = []string{bytes(sizes[0]) + " at all ten ports"}
 	}
-	return strings.Join(append(out, fmt.Sprintf("%d at the uplink", frame(switchcfg.Uplink))), ", ")
+	return strings.Join(append(out, strings.TrimSuffix(bytes(frame(switchcfg.Uplink)), " bytes")+" at the uplink"), ", ")
 }

@@ -39,7 +39,7 @@ type Stage struct {
 	Name     string     `json:"name"`
 	State    StageState `json:"state"`
 	Awaiting string     `json:"awaiting,omitempty"` // what an active stage waits for
-	Detail   string     `json:"detail,omitempty"`   // what a finished stage found
+	Detail   string     `json:"detail,omitempty"`   // what a finished stage found; of switch: what is known of it now
 	Error    string     `json:"error,omitempty"`    // last refusal of a stage that is tried again, or why it failed
 	Seconds  float64    `json:"seconds"`            // time spent in it so far
 }

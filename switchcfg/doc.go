@@ -24,6 +24,8 @@
 //     the port's identifier read as it must be in between, and with few misses in all;
 //   - a port is read again straight before it is written, and must read as it did;
 //   - only the two bits of the frame size differ between what was read and what is written;
+//   - the other fourteen must be those that were read first in this boot of the coprocessor:
+//     a port whose are not was written by somebody else, and is left to the operator;
 //   - after a write all sixteen bits are read back, twice; what reads otherwise is written
 //     again, the same value, a few times, and is an error then;
 //   - the size that the silicon reserves is never written.

@@ -149,7 +149,7 @@ func (e *VerifyError) Hint() string {
 	if e.Got == e.Old {
 		return "the switch did not take it: repeat the command; when it stays, reboot the appliance"
 	}
-	return fmt.Sprintf("somebody else wrote it, or in between; it was 0x%04x: oxpd switch show, then repeat the command; a reboot of the appliance sets the switch anew", e.Old)
+	return fmt.Sprintf("somebody else wrote it, or in between; it was 0x%04x: %s, and so does a reboot of the appliance", e.Old, repairs(e.At, e.Want))
 }
 
 // UnverifiedError says that a write was sent and could not be read back: the port is as
@@ -172,7 +172,7 @@ func (e *UnverifiedError) Hint() string {
 	return "oxpd switch show reads it; the command may be repeated"
 }
 
-// ChangedError says that a port reads otherwise at the end than it should: somebody else
+// ChangedError says that PortControl2 of a port reads otherwise at the end than it should: somebody else
 // has changed it meanwhile.
 type ChangedError struct {
 	At        Register
@@ -185,6 +185,9 @@ func (e *ChangedError) Error() string {
 
 // Hint says what the operator can do.
 func (e *ChangedError) Hint() string {
+	if others(e.Got) != others(e.Want) {
+		return "other bits than the frame size are not as they were: " + repairs(e.At, e.Want)
+	}
 	return "oxpd switch show reads it again; the command may be repeated; the coprocessor's own programs may set the switch"
 }
 

@@ -99,10 +99,18 @@ type Result struct {
 }
 
 // Switch is the switch as oxpd uses it. Not safe for concurrent use.
-type Switch struct{ regs Registers }
+type Switch struct {
+	regs   Registers
+	others *Others
+}
 
-// New returns the switch whose registers are given.
-func New(regs Registers) *Switch { return &Switch{regs: regs} }
+// New returns the switch whose registers are given. What it learns of the bits beside the
+// frame size it forgets with itself.
+func New(regs Registers) *Switch { return NewKnown(regs, &Others{}) }
+
+// NewKnown returns the switch whose registers are given and of which something is known
+// from before, in the same boot of the coprocessor. It keeps others and adds to them.
+func NewKnown(regs Registers, others *Others) *Switch { return &Switch{regs: regs, others: others} }
 
 // writeTries is how often a value is written that does not read back.
 const writeTries = 3
@@ -118,7 +126,7 @@ func (s *Switch) Jumbo(ctx context.Context, plan Plan, progress func(PortResult)
 	if err := plan.check(); err != nil {
 		return Result{}, err
 	}
-	r := &run{trusted: trusted{regs: s.regs}, plan: plan, progress: progress}
+	r := &run{trusted: trusted{regs: s.regs}, others: s.others, plan: plan, progress: progress}
 	if progress == nil {
 		r.progress = func(PortResult) {}
 	}
@@ -149,6 +157,7 @@ func (p *Plan) check() error {
 // run is one run of Jumbo.
 type run struct {
 	trusted
+	others   *Others
 	plan     Plan
 	progress func(PortResult)
 	result   Result
@@ -199,17 +208,31 @@ func (r *run) survey(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read all ports before the first write: %w", err)
 		}
+		r.others.first(p.Port, v)
 		p.Known, p.Before, p.Now, p.Want = true, v, v, v
 	}
 	for _, port := range r.plan.Ports {
 		p := &r.result.Ports[port]
-		p.Want = r.plan.Mode.Put(p.Before)
+		p.Want = r.plan.Mode.Put(r.others.of(port, p.Before))
 	}
 	if up := &r.result.Ports[Uplink]; !r.plan.LeaveUplink && len(r.plan.Ports) > 0 {
-		up.Want = max(reg.JumboOf(up.Before), UplinkMode(r.plan.Mode)).Put(up.Before)
+		up.Want = r.others.of(Uplink, up.Before)
+		up.Want = r.uplinkMode(up).Put(up.Want)
 	}
 	return nil
 }
+
+// uplinkMode is what the uplink shall be: never less than it was. When it was written by
+// somebody else nobody knows what it was, and the largest is right for all.
+func (r *run) uplinkMode(up *PortResult) reg.Jumbo {
+	if up.foreign() {
+		return reg.Jumbo10240
+	}
+	return max(reg.JumboOf(up.Before), UplinkMode(r.plan.Mode))
+}
+
+// foreign tells whether somebody else has changed bits of the port beside the frame size.
+func (p *PortResult) foreign() bool { return others(p.Before) != others(p.Want) }
 
 // order is that in which ports are set: those asked for, then the uplink, then the rest.
 func (r *run) order() (order []*PortResult) {
@@ -238,6 +261,9 @@ func (r *run) order() (order []*PortResult) {
 // gone. What is wrong with the port alone is in its result.
 func (r *run) set(ctx context.Context, p *PortResult) error {
 	switch {
+	case p.foreign():
+		p.Outcome, p.Err = Failed, &OthersError{Port: p.Port, Was: others(p.Want), Is: others(p.Before), Value: p.Before, Want: p.Want}
+		return nil
 	case reg.JumboOf(p.Before) == reg.JumboReserved:
 		p.Outcome, p.Err = Failed, &ReservedError{Port: p.Port, Value: p.Before}
 		return nil

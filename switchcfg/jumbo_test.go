@@ -435,3 +435,102 @@ func TestModeFor(t *testing.T) {
 		assert.Equal(t, want, ModeFor(mtu), mtu)
 	}
 }
+
+// TestJumboRefusesForeignBits: what somebody else has written is not taken for the port's
+// own the next time, and the command that is named makes it good.
+func TestJumboRefusesForeignBits(t *testing.T) {
+	ctx := context.Background()
+	const foreign = 0x0e0f
+	spoilt := func(t *testing.T) (*fakeBus, *Switch) {
+		b := newBus()
+		s := New(b.smi())
+		b.stores = func(n, dev, _ int, _, v uint16) uint16 {
+			if dev == 1 && n <= writeTries {
+				return foreign
+			}
+			return v
+		}
+		_, err := s.Jumbo(ctx, all(), nil)
+		var verify *VerifyError
+		require.ErrorAs(t, err, &verify)
+		assert.Contains(t, verify.Hint(), "oxpd switch write oxp1 8 0x2181 --i-know repairs it")
+		assert.NotContains(t, verify.Hint(), "repeat")
+		b.stores, b.writes = nil, nil
+		return b, s
+	}
+	for _, tc := range []struct {
+		name string
+		plan Plan
+		want string
+	}{
+		{"all again", all(), "0x2181"},
+		{"one port", Plan{Mode: reg.Jumbo10240, Ports: []Port{1}}, "0x2181"},
+		{"the size that the foreign value has", Plan{Mode: reg.Jumbo1522, Ports: []Port{1}}, "0x0181"},
+		{"dry run", Plan{Mode: reg.Jumbo2048, Ports: []Port{1}, DryRun: true, LeaveUplink: true}, "0x1181"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b, s := spoilt(t)
+			r, err := s.Jumbo(ctx, tc.plan, nil)
+			var e *OthersError
+			require.ErrorAs(t, err, &e)
+			assert.EqualError(t, e, "register 0x08 of oxp1 (Port1, sw1) reads 0x0e0f: somebody else has changed its other bits, which were 0x0181 and are 0x0e0f; "+
+				"it was not written, and oxpd switch write oxp1 8 "+tc.want+" --i-know repairs it")
+			assert.Equal(t, Failed, r.Ports[1].Outcome)
+			assert.Empty(t, b.writes)
+			assert.EqualValues(t, foreign, b.regs[1][reg.PortControl2])
+		})
+	}
+	t.Run("a port that is not asked for is no error", func(t *testing.T) {
+		_, s := spoilt(t)
+		_, err := s.Jumbo(ctx, Plan{Mode: reg.Jumbo2048, Ports: []Port{2}}, nil)
+		require.NoError(t, err)
+	})
+	for name, v := range map[string]uint16{"repaired": 0x2181, "taken as it is": reg.Jumbo10240.Put(foreign)} {
+		t.Run(name, func(t *testing.T) {
+			b, s := spoilt(t)
+			_, _, err := s.Write(ctx, Register{1, reg.PortControl2}, v)
+			require.NoError(t, err)
+			_, err = s.Jumbo(ctx, all(), nil)
+			require.NoError(t, err)
+			assert.Equal(t, v, b.regs[1][reg.PortControl2])
+		})
+	}
+	t.Run("a write that did not stick is not what is expected", func(t *testing.T) {
+		b, s := spoilt(t)
+		b.stores = func(_, _, _ int, old, _ uint16) uint16 { return old }
+		_, _, err := s.Write(ctx, Register{1, reg.PortControl2}, 0x2fff)
+		require.Error(t, err)
+		b.stores = nil
+		_, err = s.Jumbo(ctx, all(), nil)
+		assert.ErrorContains(t, err, "which were 0x0181")
+	})
+	t.Run("read by show first, and the reserved size in it", func(t *testing.T) {
+		b := newBus()
+		s := New(b.smi())
+		_, err := s.Show(ctx)
+		require.NoError(t, err)
+		b.regs[0][reg.PortControl2] = 0x3e0f
+		_, err = s.Jumbo(ctx, all(), nil)
+		assert.ErrorContains(t, err, "oxpd switch write sw0 8 0x2080 --i-know")
+		assert.EqualValues(t, 0x3e0f, b.regs[0][reg.PortControl2])
+	})
+	t.Run("another boot knows nothing of it", func(t *testing.T) {
+		b, _ := spoilt(t)
+		_, err := New(b.smi()).Jumbo(ctx, all(), nil)
+		require.NoError(t, err)
+	})
+	t.Run("changed while the others are set", func(t *testing.T) {
+		b := newBus()
+		b.after = func(int) {
+			if len(b.writes) == 2 {
+				b.after = nil
+				b.regs[6][reg.PortControl2] ^= 0x0200
+			}
+		}
+		_, err := New(b.smi()).Jumbo(ctx, all(), nil)
+		var e *ChangedError
+		require.ErrorAs(t, err, &e)
+		assert.Contains(t, e.Hint(), "oxpd switch write oxp6 8 0x9686 --i-know")
+		assert.NotContains(t, e.Hint(), "repeated")
+	})
+}

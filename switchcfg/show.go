@@ -69,6 +69,7 @@ func (s *Switch) modes(ctx context.Context) (st State, t *trusted, err error) {
 		if p.Control2, err = t.port(ctx, p.Port, reg.PortControl2); err != nil {
 			return State{}, nil, fmt.Errorf("read the switch: %w", err)
 		}
+		s.others.first(p.Port, p.Control2)
 	}
 	return st, t, nil
 }
@@ -111,7 +112,8 @@ func CheckWrite(at Register, v uint16) error {
 }
 
 // Write sets one register of a device, once, and reads it back twice. It returns what
-// was there before, and after.
+// was there before, and after. Written to PortControl2, the bits beside the frame size are
+// those that Jumbo expects from then on.
 //
 // Errors: those of CheckWrite and *ProductError, with nothing written; *VerifyError when
 // it reads otherwise; *UnverifiedError; those of the registers and the context's.
@@ -133,6 +135,9 @@ func (s *Switch) Write(ctx context.Context, at Register, v uint16) (before, afte
 	}
 	if after != v {
 		return before, after, joined(sent, &VerifyError{At: at, Want: v, Got: after, Old: before, Tries: 1})
+	}
+	if at.Dev < reg.Ports && at.Reg == reg.PortControl2 {
+		s.others.set(Port(at.Dev), v)
 	}
 	return before, after, nil
 }

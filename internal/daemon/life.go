@@ -17,6 +17,7 @@ import (
 	"oxpd/ring"
 	"oxpd/rpc"
 	"oxpd/rpc/msg"
+	"oxpd/switchcfg"
 )
 
 // life is everything that belongs to one boot of the coprocessor. The bring-up makes
@@ -47,13 +48,14 @@ type life struct {
 	platform msg.Platform
 	clocks   uint64
 	workers  int
-	uplink   error         // of the last attempt to raise the switch uplink
-	modes    *modes        // of the switch; nil before it was read
-	regions  []*dma.Region // of the rpc channel
-	master   bool          // bus mastering was turned on
-	armed    bool          // the card was told about rings
-	unknown  int           // frames posted and not finished when the card was lost
-	stuck    bool          // a request did not come back from the card: its memory stays
+	uplink   error            // of the last attempt to raise the switch uplink
+	modes    *modes           // of the switch; nil before it was read
+	others   switchcfg.Others // of the switch; whoever has its turn has them
+	regions  []*dma.Region    // of the rpc channel
+	master   bool             // bus mastering was turned on
+	armed    bool             // the card was told about rings
+	unknown  int              // frames posted and not finished when the card was lost
+	stuck    bool             // a request did not come back from the card: its memory stays
 }
 
 // newLife prepares one; Run's ctx only asks for the end, so it is not a parent.

@@ -185,7 +185,7 @@ func (d *Daemon) useSwitch(ctx context.Context, l *life, do func(ctx context.Con
 	if err := way.Prepare(ctx); err != nil {
 		return err
 	}
-	return do(ctx, switchcfg.New(way))
+	return do(ctx, switchcfg.NewKnown(way, &l.others))
 }
 
 // consolePath is where the coprocessor's console is. A simulated card has its own, and

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -704,4 +705,64 @@ func TestFramesOf(t *testing.T) {
 	} {
 		assert.Equal(t, tc.want, framesOf(tc.frame), name)
 	}
+}
+
+// TestForeignBitsOfThePortsRegister: they are not taken for the port's own, until somebody
+// writes them or the coprocessor starts anew.
+func TestForeignBitsOfThePortsRegister(t *testing.T) {
+	t.Parallel()
+	way := &simWay{}
+	var foreign atomic.Uint32 // what port 2 has when the coprocessor starts; 0: what it is
+	r := start(t, rigOptions{way: way, config: withConsole(), stage: func(s stage, r *rig) {
+		if v := foreign.Load(); s == stageHandshake && v != 0 {
+			r.card.SetSwitchRegister(2, reg.PortControl2, uint16(v))
+		}
+	}}).running()
+	ctx := context.Background()
+	jumbo := func() *client.Error {
+		run, err := r.client.SetSwitch(ctx, client.SetSwitch{All: true, Frame: 10240}, nil)
+		if err == nil {
+			err = run.Check()
+		}
+		if err == nil {
+			return nil
+		}
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		return e
+	}
+	right := reg.Jumbo10240.Put(r.card.SwitchRegister(1, reg.PortControl2))
+	repair := fmt.Sprintf("oxpd switch write oxp1 8 0x%04x --i-know", right)
+
+	r.card.Faults(func(f *hwsim.Faults) { f.SwitchForeignData = 3 })
+	e := jumbo()
+	require.NotNil(t, e)
+	assert.Contains(t, e.Hint, repair)
+	wrong := r.card.SwitchRegister(1, reg.PortControl2)
+	require.NotEqual(t, right&^reg.JumboMask, wrong&^reg.JumboMask)
+
+	_, _, written := way.count()
+	for range 2 {
+		e = jumbo()
+		require.NotNil(t, e)
+		assert.Equal(t, client.CodeRefused, e.Code)
+		assert.Contains(t, e.Message, repair)
+		_, err := r.client.ChangeMTU(ctx, "oxp1", client.SetMTU{MTU: 9000, Switch: true})
+		assert.ErrorContains(t, err, repair)
+	}
+	_, _, now := way.count()
+	assert.Equal(t, written, now)
+	_, err := r.client.WriteSwitchRegister(ctx, "oxp1", reg.PortControl2, int(right))
+	require.NoError(t, err)
+	require.Nil(t, jumbo())
+	assert.Equal(t, right, r.card.SwitchRegister(1, reg.PortControl2))
+
+	r.card.SetSwitchRegister(2, reg.PortControl2, wrong)
+	require.NotNil(t, jumbo())
+	foreign.Store(uint32(wrong))
+	r.away()
+	r.card.Reboot()
+	r.running()
+	require.Nil(t, jumbo(), "another boot of the coprocessor may have others")
+	assert.Equal(t, reg.Jumbo10240.Put(wrong), r.card.SwitchRegister(2, reg.PortControl2))
 }

@@ -338,7 +338,9 @@ func configuration(root string) (string, error) {
 	d.text("The daemon reads the same file again, and lays the flags of its command line over it. A file that is wrong changes nothing: " +
 		"the log has each reason with its line. Otherwise the log has a line for each of these:")
 	d.table([]string{"key", "what happens"}, [][]string{
-		{"`switch.size`, `link-poll`, `reconcile`", "in force at once. An MTU that is above a lowered `switch.size` stays, with a warning"},
+		{"`link-poll`, `reconcile`", "in force at once"},
+		{"`switch.console`, `switch.jumbo`, `switch.size`, `switch.watch`", "in force at once: when one has changed, the switch is read, and with `jumbo` set, also where a command has set it otherwise. " +
+			"Unchanged keys leave what a command has set. An MTU that is above a lowered `switch.size` stays, with a warning"},
 		{"keys of a port", "asked for again, also when somebody has set them otherwise meanwhile; what is refused is tried again, as at the start, and keeps no other port from its own. " +
 			"A port that is not up yet takes them when it is"},
 		{"a key of a port that is not in the file any more", "stays as it is, and is no longer tried"},

@@ -18,7 +18,8 @@ const reloadLimit = 5 * changeLimit
 // while the daemon runs, and logs each result: keys that changed, settings of each
 // port, and keys that need a restart. It returns when every port has answered.
 //
-// What the file says of a port holds again, whatever was set otherwise meanwhile. A
+// What the file says of a port holds again, whatever was set otherwise meanwhile. What it
+// says of the switch does when it has changed: an unchanged file keeps what is. A
 // key that is not in the file any more leaves what is, and is tried no longer. A port
 // that refuses keeps none of the others from theirs.
 func (d *Daemon) Reload(ctx context.Context, file config.Config) {
@@ -27,11 +28,12 @@ func (d *Daemon) Reload(ctx context.Context, file config.Config) {
 	now, live, fixed := before.Reload(file)
 	d.cfg = now
 	owners := d.owners
-	if m := d.life.modes; m != nil {
+	changed := now.Switch != before.Switch
+	if m := d.life.modes; m != nil && changed {
 		clear(m.byHand)
 	}
 	d.mu.Unlock()
-	if now.Switch != before.Switch {
+	if changed {
 		d.sw.lookSoon()
 	}
 	for _, c := range live {

@@ -83,7 +83,7 @@ type ceiling struct {
 type modes struct {
 	frame [reg.Ports]int
 	// byHand are the ports that somebody has set: what the configuration says of them
-	// holds again when it is read again, or the coprocessor has started anew.
+	// holds again when it says something else, or the coprocessor has started anew.
 	byHand map[switchcfg.Port]bool
 }
 

@@ -529,6 +529,25 @@ func TestReloadedSwitch(t *testing.T) {
 	r.wait("and what waited for it", func() bool { return r.effective("oxp3") == 9000 })
 }
 
+// TestReloadKeepsWhatACommandHasSet unless the configuration says something else of the
+// switch.
+func TestReloadKeepsWhatACommandHasSet(t *testing.T) {
+	t.Parallel()
+	jumbo := withConsole(func(c *config.Config) {
+		c.Switch.Jumbo, c.Switch.Watch = config.JumboAll, config.Duration(20*time.Millisecond)
+	})
+	r := start(t, rigOptions{way: &simWay{}, config: jumbo}).running()
+	run, err := r.client.SetSwitch(context.Background(), client.SetSwitch{Ports: []string{"oxp1"}, Frame: 2048}, nil)
+	require.NoError(t, err)
+	require.NoError(t, run.Check())
+	r.reload(func(*config.Config) {})
+	r.setFrame(9, reg.Jumbo2048) // which comes after the first
+	r.wait("looked at", func() bool { return r.frames()[9] == 10240 })
+	assert.Equal(t, 2048, r.frames()[1])
+	r.reload(func(c *config.Config) { c.Switch.Size = 10240 })
+	r.wait("set", func() bool { return r.frames() == allFrames(10240, 10240) })
+}
+
 // TestNetAgentIsKeptAwayFromTheSwitch while it is used.
 func TestNetAgentIsKeptAwayFromTheSwitch(t *testing.T) {
 	t.Parallel()

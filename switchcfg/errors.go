@@ -227,9 +227,11 @@ type IncompleteError struct {
 }
 
 func (e *IncompleteError) Error() string {
-	var not, waiting []string
+	var not, waiting, unread []string
 	for _, r := range e.Result.Ports {
 		switch {
+		case r.Outcome == NotBegun && !r.Known:
+			unread = append(unread, r.Port.Short())
 		case r.Outcome == NotBegun:
 			waiting = append(waiting, r.Port.Short())
 		case !r.OK():
@@ -240,14 +242,17 @@ func (e *IncompleteError) Error() string {
 	if len(waiting) > 0 {
 		not = append(not, "not begun and as they were: "+strings.Join(waiting, ", "))
 	}
-	what := fmt.Sprintf("%d of %d ports of the switch are not as asked: %s", n, len(e.Result.Ports), strings.Join(not, "; "))
-	switch {
-	case e.Err == nil:
-		return what
-	case n == 0:
-		return e.Err.Error()
+	var what []string
+	if e.Err != nil {
+		what = append(what, e.Err.Error())
 	}
-	return fmt.Sprintf("%v; %s", e.Err, what)
+	if n > 0 {
+		what = append(what, fmt.Sprintf("%d of %d ports of the switch are not as asked: %s", n, len(e.Result.Ports), strings.Join(not, "; ")))
+	}
+	if len(unread) > 0 {
+		what = append(what, "not read, and as they were: "+strings.Join(unread, ", "))
+	}
+	return strings.Join(what, "; ")
 }
 
 // Unwrap returns every cause.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"oxpd/switchcfg/reg"
 )
@@ -60,7 +61,7 @@ const (
 	Changed     Outcome = "changed"      // it was written, and reads as asked
 	WouldChange Outcome = "would change" // in a dry run
 	Left        Outcome = "left"         // it was not asked for
-	NotBegun    Outcome = "not begun"    // the run ended before it: it is as it was
+	NotBegun    Outcome = "not begun"    // the run ended before it: it is as it was: not as asked, or not read
 	Failed      Outcome = "failed"       // see the error
 )
 
@@ -134,6 +135,7 @@ func (s *Switch) Jumbo(ctx context.Context, plan Plan, progress func(PortResult)
 	if len(r.result.Ports) == 0 {
 		return r.result, err
 	}
+	r.settle()
 	for _, p := range r.result.Ports {
 		if err != nil || !p.OK() {
 			return r.result, &IncompleteError{Result: r.result, Err: err}
@@ -154,6 +156,14 @@ func (p *Plan) check() error {
 	return nil
 }
 
+// asks tells whether a port is one that the plan is about.
+func (p *Plan) asks(port Port) bool {
+	if port == Uplink {
+		return !p.LeaveUplink
+	}
+	return slices.Contains(p.Ports, port)
+}
+
 // run is one run of Jumbo.
 type run struct {
 	trusted
@@ -169,7 +179,9 @@ func (r *run) do(ctx context.Context) error {
 	if r.result.ID, err = r.product(ctx); err != nil {
 		return err
 	}
-	if err := r.survey(ctx); err != nil {
+	err = r.survey(ctx)
+	r.decide()
+	if err != nil {
 		return err
 	}
 	for _, p := range r.order() {
@@ -184,6 +196,17 @@ func (r *run) do(ctx context.Context) error {
 	return r.confirm(ctx)
 }
 
+// settle says of the ports that a run did not come to which of them are as asked all the
+// same.
+func (r *run) settle() {
+	for i := range r.result.Ports {
+		p := &r.result.Ports[i]
+		if p.Outcome == NotBegun && p.Known && p.Want == p.Before && reg.JumboOf(p.Before) != reg.JumboReserved {
+			p.Outcome = Unchanged
+		}
+	}
+}
+
 // written tells whether anything was.
 func (r *run) written() bool {
 	for i := range r.result.Ports {
@@ -196,11 +219,14 @@ func (r *run) written() bool {
 
 func interrupted(err error) error { return fmt.Errorf("interrupted: %w", err) }
 
-// survey reads every port before anything is written, and decides what each shall be.
+// survey reads every port before anything is written.
 func (r *run) survey(ctx context.Context) error {
 	r.result.Ports = make([]PortResult, reg.Ports)
 	for i := range r.result.Ports {
-		r.result.Ports[i] = PortResult{Port: Port(i), Outcome: NotBegun}
+		r.result.Ports[i] = PortResult{Port: Port(i), Outcome: Left}
+		if r.plan.asks(Port(i)) {
+			r.result.Ports[i].Outcome = NotBegun
+		}
 	}
 	for i := range r.result.Ports {
 		p := &r.result.Ports[i]
@@ -211,6 +237,11 @@ func (r *run) survey(ctx context.Context) error {
 		r.others.first(p.Port, v)
 		p.Known, p.Before, p.Now, p.Want = true, v, v, v
 	}
+	return nil
+}
+
+// decide says what each port that was read shall be.
+func (r *run) decide() {
 	for _, port := range r.plan.Ports {
 		p := &r.result.Ports[port]
 		p.Want = r.plan.Mode.Put(r.others.of(port, p.Before))
@@ -219,7 +250,6 @@ func (r *run) survey(ctx context.Context) error {
 		up.Want = r.others.of(Uplink, up.Before)
 		up.Want = r.uplinkMode(up).Put(up.Want)
 	}
-	return nil
 }
 
 // uplinkMode is what the uplink shall be: never less than it was. When it was written by
@@ -234,7 +264,7 @@ func (r *run) uplinkMode(up *PortResult) reg.Jumbo {
 // foreign tells whether somebody else has changed bits of the port beside the frame size.
 func (p *PortResult) foreign() bool { return others(p.Before) != others(p.Want) }
 
-// order is that in which ports are set: those asked for, then the uplink, then the rest.
+// order is that in which ports are set: those asked for, then the uplink.
 func (r *run) order() (order []*PortResult) {
 	asked := map[Port]bool{}
 	add := func(port Port) {
@@ -248,11 +278,6 @@ func (r *run) order() (order []*PortResult) {
 	}
 	if !r.plan.LeaveUplink {
 		add(Uplink)
-	}
-	for i := range r.result.Ports {
-		if p := &r.result.Ports[i]; !asked[p.Port] {
-			p.Outcome = Left
-		}
 	}
 	return order
 }

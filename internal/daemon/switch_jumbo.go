@@ -137,18 +137,14 @@ func (d *Daemon) lowerFirst(ctx context.Context, plan switchcfg.Plan, lower bool
 		d.sw.ceil = c
 		d.sw.mu.Unlock()
 	}
+	lowered, err = d.lostBy(ctx, plan, limit)
 	var over []string
-	for _, p := range plan.Ports {
-		m, err := d.above(ctx, p, limit)
-		if err != nil {
-			return nil, err
-		}
-		if m != nil {
-			lowered = append(lowered, *m)
-			over = append(over, fmt.Sprintf("%s (%s) has mtu %d", m.IfName, m.Label, m.Before))
-		}
+	for _, m := range lowered {
+		over = append(over, fmt.Sprintf("%s (%s) has mtu %d", m.IfName, m.Label, m.Before))
 	}
 	switch {
+	case err != nil:
+		return nil, err
 	case len(over) == 0:
 		return nil, nil
 	case !lower:
@@ -168,6 +164,44 @@ func (d *Daemon) lowerFirst(ctx context.Context, plan switchcfg.Plan, lower bool
 	return lowered, nil
 }
 
+// lostBy are the MTUs above a limit of the ports that a plan lowers. Whether it does, the
+// switch is asked anew: somebody else may have raised it. A port that passes no more than
+// the plan wants loses nothing by it, whatever its MTU.
+func (d *Daemon) lostBy(ctx context.Context, plan switchcfg.Plan, limit lif.SwitchLimit) (lost []client.SwitchMTU, err error) {
+	var now *switchcfg.State // read when there is a port that needs it
+	for _, p := range plan.Ports {
+		m, err := d.above(ctx, p, limit)
+		if err != nil {
+			return nil, err
+		}
+		if m == nil {
+			continue
+		}
+		if now == nil {
+			st, err := d.readModes(ctx)
+			if err != nil {
+				return nil, err
+			}
+			now = &st
+		}
+		if now.Ports[p].Mode() > plan.Mode {
+			lost = append(lost, *m)
+		}
+	}
+	return lost, nil
+}
+
+// readModes reads the frame sizes, and notes them.
+func (d *Daemon) readModes(ctx context.Context) (st switchcfg.State, err error) {
+	err = d.visitSwitch(ctx, "read the switch", func(ctx context.Context, l *life, s *switchcfg.Switch) (err error) {
+		if st, err = s.Modes(ctx); err == nil {
+			d.knowState(l, st)
+		}
+		return err
+	})
+	return st, err
+}
+
 // limitAfter is what the switch will pass at the ports of a plan. What it needs to know
 // of the uplink it reads, once in a boot of the coprocessor.
 func (d *Daemon) limitAfter(ctx context.Context, plan switchcfg.Plan) (lif.SwitchLimit, error) {
@@ -175,14 +209,7 @@ func (d *Daemon) limitAfter(ctx context.Context, plan switchcfg.Plan) (lif.Switc
 	known := d.life.modes != nil
 	d.mu.Unlock()
 	if !known {
-		err := d.visitSwitch(ctx, "read the switch", func(ctx context.Context, l *life, s *switchcfg.Switch) error {
-			st, err := s.Modes(ctx)
-			if err == nil {
-				d.knowState(l, st)
-			}
-			return err
-		})
-		if err != nil {
+		if _, err := d.readModes(ctx); err != nil {
 			return lif.SwitchLimit{}, err
 		}
 	}

@@ -785,3 +785,43 @@ func TestForeignBitsOfThePortsRegister(t *testing.T) {
 	require.Nil(t, jumbo(), "another boot of the coprocessor may have others")
 	assert.Equal(t, reg.Jumbo10240.Put(wrong), r.card.SwitchRegister(2, reg.PortControl2))
 }
+
+// TestSwitchThatIsLowAlready: a run that lowers nothing is not refused for an MTU.
+func TestSwitchThatIsLowAlready(t *testing.T) {
+	t.Parallel()
+	way := &simWay{}
+	r := start(t, rigOptions{way: way, config: withConsole()}).running()
+	ctx := context.Background()
+	restore := func(lower bool) (*client.SwitchRun, error) {
+		run, err := r.client.SetSwitch(ctx, client.SetSwitch{All: true, Frame: 2048, LeaveUplink: true, LowerMTU: lower}, nil)
+		if err == nil {
+			err = run.Check()
+		}
+		return run, err
+	}
+	require.NoError(t, r.setMTU("oxp1", 2030))
+	r.setFrame(reg.Uplink, reg.Jumbo1522)
+	_, err := r.client.Switch(ctx)
+	require.NoError(t, err)
+
+	for _, lower := range []bool{false, true} {
+		run, err := restore(lower)
+		require.NoError(t, err)
+		assert.Empty(t, run.Lowered)
+		assert.NotEmpty(t, run.Warnings, "the uplink does not pass it")
+		assert.EqualValues(t, 2030, r.lif("oxp1").MTU)
+	}
+	_, _, written := way.count()
+	assert.Empty(t, written)
+
+	r.setFrame(2, reg.Jumbo10240) // another port of the same run is lowered
+	_, err = restore(false)
+	require.NoError(t, err)
+	assert.Equal(t, allFrames(1522, 2048), r.frames())
+
+	r.setFrame(1, reg.Jumbo10240) // which nobody has told
+	_, err = restore(false)
+	assert.Equal(t, client.CodeRefused, code(err))
+	assert.ErrorContains(t, err, "oxp1 (Port1) has mtu 2030")
+	assert.Equal(t, 10240, r.frames()[1])
+}

@@ -51,6 +51,7 @@ type life struct {
 	uplink   error            // of the last attempt to raise the switch uplink
 	modes    *modes           // of the switch; nil before it was read
 	others   switchcfg.Others // of the switch; whoever has its turn has them
+	said     said             // of the switch, likewise
 	regions  []*dma.Region    // of the rpc channel
 	master   bool             // bus mastering was turned on
 	armed    bool             // the card was told about rings

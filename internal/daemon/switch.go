@@ -46,7 +46,6 @@ type switchState struct {
 	ceil   *ceiling           // of a run that lowers the switch
 	failed string             // why the last look failed, "" when it did not
 	partly bool               // it has read all ports, and failed to set some
-	ever   bool               // there was a look that did not
 	soon   bool               // a look is wanted now
 }
 

@@ -315,17 +315,26 @@ func (d *Daemon) logRun(plan switchcfg.Plan, r switchcfg.Result, err error) {
 	if plan.DryRun {
 		return
 	}
-	for i := range r.Ports {
-		p := &r.Ports[i]
-		switch {
-		case p.Outcome == switchcfg.Changed:
-			d.log.Info("switch passes other frames", "port", p.Port.String(), "old", reg.JumboOf(p.Before).FrameBytes(), "frame", p.Mode().FrameBytes(), "tries", p.Tries)
-		case p.Err != nil:
-			d.log.Warn("port of the switch is not as asked", "port", p.Port.String(), "frame", plan.Mode.FrameBytes(), "err", p.Err)
-		}
-	}
+	d.logChanges(r)
+	d.logTroubles(plan, r)
 	if err != nil {
 		d.log.Warn("switch is not as asked", "err", err)
+	}
+}
+
+func (d *Daemon) logChanges(r switchcfg.Result) {
+	for i := range r.Ports {
+		if p := &r.Ports[i]; p.Outcome == switchcfg.Changed {
+			d.log.Info("switch passes other frames", "port", p.Port.String(), "old", reg.JumboOf(p.Before).FrameBytes(), "frame", p.Mode().FrameBytes(), "tries", p.Tries)
+		}
+	}
+}
+
+func (d *Daemon) logTroubles(plan switchcfg.Plan, r switchcfg.Result) {
+	for i := range r.Ports {
+		if p := &r.Ports[i]; p.Err != nil {
+			d.log.Warn("port of the switch is not as asked", "port", p.Port.String(), "frame", plan.Mode.FrameBytes(), "err", p.Err)
+		}
 	}
 }
 

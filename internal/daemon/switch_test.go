@@ -510,11 +510,12 @@ func TestConfiguredSizeUnderALargerMTU(t *testing.T) {
 	})}).running()
 	_, err := r.client.ForceMTU(context.Background(), "oxp1", 9000)
 	require.NoError(t, err)
+	// A look that had begun before does not know of it.
+	r.wait("known", func() bool { return r.logged("port of the switch is left as it is", "port=oxp1") })
 	r.setFrame(1, reg.Jumbo10240)
 	r.setFrame(2, reg.Jumbo10240) // which comes after the first
 	r.wait("lowered", func() bool { return r.frames()[2] == 2048 })
 	assert.Equal(t, 10240, r.frames()[1])
-	assert.True(t, r.logged("port of the switch is left as it is", "port=oxp1"))
 }
 
 // TestReloadedSwitch: a configuration that wants the switch set has it set at once.
@@ -546,6 +547,69 @@ func TestReloadKeepsWhatACommandHasSet(t *testing.T) {
 	assert.Equal(t, 2048, r.frames()[1])
 	r.reload(func(c *config.Config) { c.Switch.Size = 10240 })
 	r.wait("set", func() bool { return r.frames() == allFrames(10240, 10240) })
+}
+
+// TestWatchSaysThingsOnce until they change, and in the words that are true.
+func TestWatchSaysThingsOnce(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	size := func(bytes int) func(c *config.Config) {
+		return withConsole(func(c *config.Config) {
+			c.Switch.Jumbo, c.Switch.Size, c.Switch.Watch = config.JumboAll, bytes, config.Duration(10*time.Millisecond)
+		})
+	}
+	looks := func(r *rig, way *simWay) { // and some more
+		_, before, _ := way.count()
+		r.wait("looks", func() bool { _, now, _ := way.count(); return now > before+3 })
+	}
+	t.Run("a port that does not stick", func(t *testing.T) {
+		t.Parallel()
+		way := &simWay{}
+		r := start(t, rigOptions{way: way, config: size(10240), card: func(c *hwsim.Card) {
+			c.Faults(func(f *hwsim.Faults) { f.SwitchNoStick[5] = -1 })
+		}}).running()
+		r.d.sw.lookSoon() // a look that failed is repeated after seconds
+		looks := func(n int) { r.wait("a look", func() bool { _, now, _ := way.count(); return now >= n }) }
+		looks(2)
+		r.d.sw.lookSoon()
+		looks(3)
+		assert.Equal(t, 1, strings.Count(r.log.String(), "port of the switch is not as asked"))
+		assert.Equal(t, 1, strings.Count(r.log.String(), "switch is not as configured, which is tried again"))
+		r.card.Faults(func(f *hwsim.Faults) { f.SwitchNoStick[5] = 0 })
+		r.d.sw.lookSoon()
+		r.wait("set", func() bool { return r.logged("switch is as configured") })
+		assert.False(t, r.logged("and is again"), "it never was before")
+		r.card.Faults(func(f *hwsim.Faults) { f.SwitchNoStick[5] = -1 })
+		r.setFrame(5, reg.Jumbo2048)
+		r.wait("said again", func() bool { return strings.Count(r.log.String(), "port of the switch is not as asked") == 2 })
+	})
+	t.Run("a port that is left", func(t *testing.T) {
+		t.Parallel()
+		const text = "port of the switch is left as it is"
+		way := &simWay{}
+		r := start(t, rigOptions{way: way, config: size(2048)}).running()
+		_, err := r.client.ForceMTU(ctx, "oxp1", 9000)
+		require.NoError(t, err)
+		r.wait("said", func() bool { return r.logged(text, "mtu=9000") })
+		looks(r, way)
+		assert.Equal(t, 1, strings.Count(r.log.String(), text))
+		_, err = r.client.ForceMTU(ctx, "oxp1", 8000)
+		require.NoError(t, err)
+		r.wait("said again", func() bool { return r.logged(text, "mtu=8000") })
+		looks(r, way)
+		assert.Equal(t, 2, strings.Count(r.log.String(), text))
+	})
+	t.Run("another configuration", func(t *testing.T) {
+		t.Parallel()
+		way := &simWay{}
+		r := start(t, rigOptions{way: way, config: size(2048)}).running()
+		r.reload(size(10240))
+		r.wait("set", func() bool { return r.frames() == allFrames(10240, 10240) })
+		looks(r, way)
+		assert.False(t, r.logged("and is again"), "what has changed is the configuration")
+		r.setFrame(2, reg.Jumbo2048)
+		r.wait("said so", func() bool { return r.logged("switch was not as configured any more, and is again", "ports=1") })
+	})
 }
 
 // TestNetAgentIsKeptAwayFromTheSwitch while it is used.

@@ -162,20 +162,50 @@ func (d *Daemon) wantedSwitch(ctx context.Context, l *life, s *switchcfg.Switch,
 	plan := switchcfg.Plan{Mode: mode, Ports: d.wantedPorts(l, mode)}
 	result, err := s.Jumbo(ctx, plan, nil)
 	d.knowResult(l, result)
-	d.logRun(plan, result, err)
-	changed := 0
-	for _, p := range result.Ports {
-		if p.Outcome == switchcfg.Changed {
-			changed++
-		}
+	d.logChanges(result)
+	if trouble := reason(fmt.Sprint(err)); l.said.trouble != trouble {
+		l.said.trouble = trouble
+		d.logTroubles(plan, result)
 	}
-	if changed > 0 && d.sw.looks() {
-		d.log.Warn("switch was not as configured any more, and is again", "ports", changed)
+	changed, again := l.said.count(mode, result)
+	if again > 0 {
+		d.log.Warn("switch was not as configured any more, and is again", "ports", again)
 	}
 	if changed > 0 {
 		d.limitsMoved()
 	}
 	return err
+}
+
+// said is what the looks at the switch have found and logged. A life has it; whoever has
+// the switch's turn uses it.
+type said struct {
+	trouble string // of the last run
+	// asConfigured is the frame size that a port had by the last run that came to it, and
+	// should have; 0: it had another, or none that is configured.
+	asConfigured [reg.Ports]int
+	left         [reg.Ports]int // MTU for the sake of which a port is left as it is, 0: none
+}
+
+// count counts the ports that a run has changed, and those of them that were as
+// configured before: somebody else has set them meanwhile.
+func (s *said) count(mode reg.Jumbo, r switchcfg.Result) (changed, again int) {
+	for i := range r.Ports {
+		p, had := &r.Ports[i], &s.asConfigured[r.Ports[i].Port]
+		switch p.Outcome {
+		case switchcfg.Changed:
+			changed++
+			if *had == mode.FrameBytes() {
+				again++
+			}
+			*had = mode.FrameBytes()
+		case switchcfg.Unchanged:
+			*had = mode.FrameBytes()
+		case switchcfg.Left, switchcfg.Failed:
+			*had = 0
+		}
+	}
+	return changed, again
 }
 
 // wantedPorts are those of the configuration, but for those that were set by hand, and
@@ -190,11 +220,14 @@ func (d *Daemon) wantedPorts(l *life, mode reg.Jumbo) (ports []switchcfg.Port) {
 	most := reg.MTU(mode, reg.Jumbo10240)
 	for _, p := range switchcfg.PanelPorts() {
 		b, _ := p.Board()
-		if mtu := int(d.lifs.State(b).Have.MTU); mtu > most {
-			d.log.Warn("port of the switch is left as it is: its mtu is more than the configured size passes", "port", b.Name, "mtu", mtu, "most", most)
-			continue
+		mtu, before := int(d.lifs.State(b).Have.MTU), l.said.left[p]
+		if l.said.left[p] = 0; mtu > most {
+			l.said.left[p] = mtu
 		}
-		if !byHand[p] {
+		if mtu > most && mtu != before {
+			d.log.Warn("port of the switch is left as it is: its mtu is more than the configured size passes", "port", b.Name, "mtu", mtu, "most", most)
+		}
+		if mtu <= most && !byHand[p] {
 			ports = append(ports, p)
 		}
 	}
@@ -208,7 +241,7 @@ func (d *Daemon) looked(err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	d.sw.failed, d.sw.partly, d.sw.ever = text, readAll(err), d.sw.ever || err == nil
+	d.sw.failed, d.sw.partly = text, readAll(err)
 	now := d.sw.partly
 	d.sw.mu.Unlock()
 	switch {
@@ -244,13 +277,6 @@ func (s *switchState) lastLook() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed
-}
-
-// looks tells whether there was a look before.
-func (s *switchState) looks() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ever
 }
 
 // switchTroubles are what status warns of: a look that failed, and ports that are not as

@@ -412,11 +412,11 @@ func TestUpload(t *testing.T) {
 	for i := range b {
 		b[i] = byte(i * i >> 3)
 	}
-	h.upload("/tmp/f", b)
-	out, status := h.run("sha256sum /tmp/f")
+	h.upload("/tmp/uploaded-by-oxpd-test", b)
+	out, status := h.run("sha256sum /tmp/uploaded-by-oxpd-test")
 	assert.Equal(t, "0", status)
 	assert.Contains(t, out, fmt.Sprintf("%x", sha256.Sum256(b)))
-	assert.NoFileExists(t, "/tmp/f", "the shell has a /tmp of its own")
+	assert.NoFileExists(t, "/tmp/uploaded-by-oxpd-test", "the shell has a /tmp of its own")
 }
 
 func TestForeignProgram(t *testing.T) {

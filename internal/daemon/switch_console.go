@@ -50,34 +50,3 @@ func (w *consoleWay) Close() error {
 	}
 	return nil
 }
-
-// Read implements switchcfg.Registers.
-func (w *consoleWay) Read(ctx context.Context, dev, reg int) (uint16, error) {
-	v, err := w.Helper.Read(ctx, dev, reg)
-	return v, answered(err)
-}
-
-// Write implements switchcfg.Registers.
-func (w *consoleWay) Write(ctx context.Context, dev, reg int, v uint16) error {
-	return answered(w.Helper.Write(ctx, dev, reg, v))
-}
-
-// answered marks what the program has found out by waiting, or what it will say again: no
-// other try is worth it.
-func answered(err error) error {
-	for _, e := range []error{mvsw.ErrBusy, mvsw.ErrDevice, mvsw.ErrRefused, mvsw.ErrMissing, mvsw.ErrUpload} {
-		if errors.Is(err, e) {
-			return &finalError{err}
-		}
-	}
-	return err
-}
-
-// finalError is an error after which nothing is tried again.
-type finalError struct{ error }
-
-// Final implements what switchcfg.Registers asks for.
-func (e *finalError) Final() bool { return true }
-
-// Unwrap returns the error itself.
-func (e *finalError) Unwrap() error { return e.error }

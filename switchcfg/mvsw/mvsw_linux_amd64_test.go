@@ -258,6 +258,11 @@ func TestUploadOverABadLine(t *testing.T) {
 			return true, nil, 0, errLost
 		}
 	}
+	silent := func(*coprocessor) func(string) (bool, []string, int, error) {
+		return func(line string) (bool, []string, int, error) {
+			return strings.Contains(line, "base64 -d"), nil, 0, errLost
+		}
+	}
 	full := func(c *coprocessor) func(string) (bool, []string, int, error) {
 		return func(line string) (bool, []string, int, error) {
 			return strings.Contains(line, "cat $n"), []string{"cat: write error: No space left on device"}, 1, nil
@@ -286,6 +291,7 @@ func TestUploadOverABadLine(t *testing.T) {
 		{"every answer is lost once", late, nil, ""},
 		{"every answer is lost", answers(errLost), errLost, ""},
 		{"the line goes", answers(errGone), errGone, ""},
+		{"the line goes silent in the upload", silent, errLost, "put the program on the coprocessor"},
 		{"the pieces do not make the whole", instead("cat $n", "head -c 5000 mvsw.new/p00 >mvsw.new/mvsw"), ErrUpload, "mvsw.new/mvsw is different"},
 		{"it is not moved", instead("mv -f", "true"), ErrUpload, "mvsw is different"},
 		{"no base64", instead("base64 -d", "exit 127"), ErrUpload, "piece 1 of 30"},
@@ -307,6 +313,7 @@ func TestUploadOverABadLine(t *testing.T) {
 			}
 			assert.ErrorIs(t, err, c.err)
 			assert.Equal(t, c.err == ErrUpload, errors.Is(err, ErrUpload), "a line that is lost says nothing of the coprocessor's folder")
+			assert.Equal(t, c.name != "every answer is lost", final(err), "once an upload has begun nobody tries all of it again")
 			assert.Less(t, len(err.Error()), 300, "no piece of the program is in it")
 			assert.ErrorContains(t, err, c.says)
 			assert.Equal(t, old, there, "the old file stays until the new one is whole")

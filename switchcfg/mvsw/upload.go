@@ -133,7 +133,7 @@ func (h *Helper) upload(ctx context.Context) error {
 func (h *Helper) expect(ctx context.Context, name string) error {
 	state, err := h.check(ctx, name)
 	if err != nil {
-		return err // of the way there
+		return &givenUp{err}
 	}
 	if state != Present {
 		return fmt.Errorf("mvsw: %s is %s after it was written: %w", name, state, ErrUpload)
@@ -151,7 +151,17 @@ func (h *Helper) order(ctx context.Context, line string) error {
 		case err == nil:
 			return fmt.Errorf("mvsw: %.60q: exit status %d, output %.200q: %w", line, status, lines, ErrUpload)
 		case try == tries || final(err):
-			return fmt.Errorf("mvsw: put the program on the coprocessor: %w", err) // of the way there
+			return &givenUp{fmt.Errorf("mvsw: put the program on the coprocessor: %w", err)}
 		}
 	}
 }
+
+// givenUp is an error of the way to the coprocessor, met in some tries of an upload: it
+// says what happened, and that the whole of it is not to be tried at once again.
+type givenUp struct{ error }
+
+// Final says that another try at once is of no use.
+func (e *givenUp) Final() bool { return true }
+
+// Unwrap returns what happened.
+func (e *givenUp) Unwrap() error { return e.error }

@@ -64,6 +64,9 @@ func TestMTUChangesUnderLoad(t *testing.T) {
 		require.NoError(t, ns.Sysctl("ipv4/tcp_wmem", "4096 65536 262144"))
 		require.NoError(t, ns.Sysctl("ipv4/tcp_mtu_probe_floor", "512"))
 		require.NoError(t, ns.Sysctl("ipv4/route/mtu_expires", "1"))
+		// A kernel counts its retries from the first segment sent again until nothing is
+		// missing any more, which takes long here: it shall not give up meanwhile.
+		require.NoError(t, ns.Sysctl("ipv4/tcp_retries2", "255"))
 		if err := ns.Sysctl("ipv4/tcp_rto_max_ms", "1000"); !errors.Is(err, os.ErrNotExist) { // Linux 6.15
 			require.NoError(t, err)
 		}

@@ -18,14 +18,16 @@ const gicdSetSPI = csr.BAR2Interrupt + 0x40
 // latter two are reported.
 func (c *Card) Load(bar int, off uint64, width int) uint64 {
 	c.lock()
+	start := c.now
 	if c.mode == stepped && !c.closed {
 		c.run(c.now + cyclesOf(c.o.Latencies.Load))
 	}
 	v := c.load(bar, off, width)
-	c.leave()
 	if width == 4 {
 		v &= 0xffffffff
 	}
+	c.traceAccess(UnitLoad, bar, off, width, v, start)
+	c.leave()
 	return v
 }
 
@@ -33,10 +35,12 @@ func (c *Card) Load(bar int, off uint64, width int) uint64 {
 // the card's time then moves by Latencies.Store.
 func (c *Card) Store(bar int, off uint64, width int, v uint64) {
 	c.lock()
+	start := c.now
 	c.store(bar, off, width, v)
 	if c.mode == stepped && !c.closed {
 		c.run(c.now + cyclesOf(c.o.Latencies.Store))
 	}
+	c.traceAccess(UnitStore, bar, off, width, v, start)
 	c.leave()
 }
 

@@ -180,6 +180,7 @@ type Card struct {
 
 	out outbox
 	runner
+	tracing
 }
 
 // New makes a card that comes out of reset at cycle 0, in stepped mode. Bus

@@ -106,6 +106,7 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		*cause++
 		for _, i := range counters {
 			c.cnt[i]++
+			c.traceDrop(UnitToWire, -1, i, p)
 		}
 		c.pool.put(p)
 	}
@@ -188,6 +189,8 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 	}
 	p.tag, p.port = uint16(tag), port.Index
 	p.due = c.now + c.lat.toWire
+	// The packet program has the frame until due; what it dropped was not told.
+	c.trace(Step{Unit: UnitToWire, Lane: p.port, What: "frame", Start: c.now, End: p.due, Packet: p.id, Bytes: len(body)})
 	s.push(queue, p)
 }
 
@@ -217,6 +220,7 @@ func (c *Card) fromWire(port board.Port, p *packet) {
 	c.cnt[counter]++
 	if !ok {
 		t.gateDrop++
+		c.traceDrop(UnitToHost, port.Index, counter, p)
 		c.pool.put(p)
 		return
 	}
@@ -279,6 +283,7 @@ func (c *Card) DeliverRaw(ring int, tag uint16, payload []byte, length uint64) b
 	}
 	c.lock()
 	p := c.pool.get(len(payload))
+	p.id = c.nextPacket()
 	copy(p.b, payload)
 	before := c.tally.written + c.tally.waiting
 	c.tally.rawIn++

@@ -72,6 +72,8 @@
 //
 // # Open points and faults
 //
+// SetTracer tells of every step of every unit, for `oxpd sim trace`.
+//
 // Choices has one field for each row of the project's list of open points,
 // Faults one for each way of misbehaving. What a driver must not do is not
 // stopped but shown in Reports, by name. CheckConservation closes the sums:

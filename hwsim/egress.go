@@ -70,8 +70,12 @@ func (s *server) start() {
 		}
 		p := s.queues[q].pop()
 		s.turn = (q + 1) % len(s.queues)
-		s.busy = max(s.busy, p.due<<busyFraction) + uint64(len(p.frame())+s.extra)*s.perByte>>(byteFraction-busyFraction)
+		s.busy = max(s.busy, p.due<<busyFraction)
+		begin := s.busy >> busyFraction
+		s.busy += uint64(len(p.frame())+s.extra) * s.perByte >> (byteFraction - busyFraction)
 		p.due = (s.busy + 1<<busyFraction - 1) >> busyFraction
+		// First bit to last, gap included.
+		s.c.trace(Step{Unit: UnitMACOut, Lane: p.port, What: "frame", Start: begin, End: s.busy >> busyFraction, Packet: p.id, Bytes: len(p.frame())})
 		s.current = p
 		s.c.agenda.arm(s.ev, p.due)
 		return
@@ -118,6 +122,7 @@ func (c *Card) transmit(p *packet) {
 		w.stats.OutLinkDown++
 	case w.port.BehindSwitch() && c.sw.cutsOut(w.port.SwitchPort, len(p.frame())+fcsBytes):
 		w.stats.OutSwitchDropped++
+		c.trace(Step{Unit: UnitSwitch, Lane: p.port, What: "too long", Start: c.now, End: c.now, Packet: p.id, Bytes: len(p.frame())})
 	default:
 		w.stats.Out++
 		c.out.frames = append(c.out.frames, outFrame{w, p})

@@ -20,6 +20,7 @@ func (c *Card) instrBytes(r *ring) uint32 {
 // fetched is an instruction between its fetch and the read of its data.
 type fetched struct {
 	ring  int
+	id    uint64 // number in traces
 	due   uint64
 	words [wire.InstrSize]byte
 }
@@ -69,10 +70,12 @@ func (c *Card) fetch(r *ring) {
 			return
 		}
 		where, size := c.inWhere(r), c.instrBytes(r)
-		c.fly.push(fetched{ring: r.q})
+		c.fly.push(fetched{ring: r.q, id: c.nextPacket()})
 		f := c.fly.at(c.fly.len() - 1)
 		bus := where.base + r.in.at*uint64(size)
 		c.dmaRead("instruction fetch", bus, f.words[:size])
+		// One instruction is in the block.
+		c.trace(Step{Unit: UnitFetch, Lane: r.q, What: "instruction", Start: c.now - min(c.now, c.fetchCycles()), End: c.now, Packet: f.id, Bytes: int(size), Addr: bus})
 		if r.in.control&csr.InControlESR == 0 {
 			swapWords(f.words[:])
 		}
@@ -86,6 +89,9 @@ func (c *Card) fetch(r *ring) {
 		r.in.bytes += binary.LittleEndian.Uint64(f.words[wire.InstrIH3:]) & wire.IH3TlenMask
 		f.due = max(c.now+c.lat.read+cyclesOf(c.faults.ReadDelay), c.flyDue)
 		c.flyDue = f.due
+		// Its data is asked for now and read at the end.
+		c.trace(Step{Unit: UnitRead, Lane: r.q, What: "data", Start: c.now, End: f.due, Packet: f.id,
+			Bytes: int(binary.LittleEndian.Uint64(f.words[wire.InstrIH3:]) & wire.IH3TlenMask), Addr: binary.LittleEndian.Uint64(f.words[wire.InstrDptr:])})
 		if c.readEv.idx < 0 {
 			c.agenda.arm(c.readEv, c.fly.at(0).due)
 		}
@@ -143,6 +149,7 @@ func (c *Card) execute(f *fetched) {
 	}
 	gather, gsz := ih3&wire.IH3Gather != 0, int(ih3>>wire.IH3GszShift&wire.IH3GszMask)
 	p := c.pool.get(n)
+	p.id = f.id
 	ok := false
 	switch {
 	case gather && gsz == 0:

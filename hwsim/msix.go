@@ -75,6 +75,7 @@ func (c *Card) message(vector int) {
 		return
 	}
 	if c.cfg.busMaster() {
+		c.trace(Step{Unit: UnitMessage, Lane: vector, What: "message", Start: c.now, End: c.now})
 		c.out.irq(vector)
 	}
 }

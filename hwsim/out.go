@@ -6,6 +6,7 @@ import (
 
 	"oxpd/octep/csr"
 	"oxpd/ring/wire"
+	"oxpd/rpc/msg"
 )
 
 // parcel is a packet for a host ring: what the length word will say and what
@@ -63,6 +64,7 @@ func (c *Card) outDoorbell(r *ring, n uint32) {
 	if !c.o.Choices.DrainIsGrant {
 		o.credit = int64(int32(uint32(o.credit)))
 	}
+	c.traceLevel(UnitDescriptor, r.q, "credit", o.credit)
 	if limit := int64(c.outWhere(r).size) + int64(c.o.Watermark) - wire.FetchBatch; o.enabled && o.credit > limit && add > 0 {
 		c.report(ReportCreditAbove, "ring %d: credit %d, the grant is %d", r.q, o.credit, limit)
 	}
@@ -129,6 +131,8 @@ func (c *Card) fetchBatch(r *ring) {
 		}
 	}
 	o.credit -= wire.FetchBatch
+	c.trace(Step{Unit: UnitDescriptor, Lane: r.q, What: "16 entries", Start: c.now, End: c.now, Bytes: len(list), Addr: where.base + o.at*wire.ListEntry})
+	c.traceLevel(UnitDescriptor, r.q, "credit", o.credit)
 	o.at += wire.FetchBatch
 	if o.at >= where.size {
 		o.at = 0
@@ -194,6 +198,7 @@ func (c *Card) toRing(q int, d parcel) {
 	if c.o.Choices.CutMidway && n > 1 && c.covers(r, 1) {
 		c.cut(r, &d)
 	}
+	c.traceDrop(UnitDescriptor, q, msg.CntTXDropQueueFull, d.p) // the credit does not cover it
 	c.refuse(&d)
 	c.pool.put(d.p)
 }
@@ -261,12 +266,14 @@ func (c *Card) place(r *ring, d *parcel, entries []uint64, first int) {
 			}
 			copy(m, frame[at-head:])
 		})
+		c.trace(Step{Unit: UnitWrite, Lane: r.q, What: "buffer", Start: c.now, End: c.now, Packet: d.p.id, Bytes: to - from - skip, Addr: entries[i] + uint64(skip)})
 	}
 }
 
 // putLength makes a packet visible: its length word in one big-endian store,
 // after everything else, also for a reader on another core.
 func (c *Card) putLength(r *ring, d *parcel, entry uint64) {
+	c.trace(Step{Unit: UnitWrite, Lane: r.q, What: "length word", Start: c.now, End: c.now, Packet: d.p.id, Bytes: wire.LenWord, Addr: entry})
 	c.dmaAccess("length word", entry, wire.LenWord, true, func(m []byte, at int) {
 		c.order.Add(0) // a locked add keeps the stores before it in front
 		if len(m) == wire.LenWord {
@@ -307,6 +314,7 @@ func (c *Card) raise(r *ring) {
 	}
 	before := r.out.count
 	r.out.count++
+	c.traceLevel(UnitCount, r.q, "count", int64(r.out.count))
 	if uint64(before) < r.out.level() {
 		c.outLevel(r, r.out.count)
 	}
@@ -335,12 +343,14 @@ func (c *Card) outLevel(r *ring, count uint32) {
 	}
 	if o.timer.idx < 0 {
 		c.agenda.arm(o.timer, c.now+ticks*csr.ClocksPerTick)
+		c.trace(Step{Unit: UnitTimer, Lane: r.q, What: "armed", Start: c.now, End: c.now})
 	}
 }
 
 // timerExpired is the event of a ring's timer.
 func (c *Card) timerExpired(r *ring) {
 	if n := r.out.count; n > 0 && uint64(n) < r.out.level() {
+		c.trace(Step{Unit: UnitTimer, Lane: r.q, What: "fired", Start: c.now, End: c.now})
 		c.signal(r)
 	}
 }
@@ -360,6 +370,7 @@ func (c *Card) signal(r *ring) {
 func (c *Card) outAck(r *ring, v uint64) {
 	o := &r.out
 	o.count = c.subtract(o.count, uint32(v), false)
+	c.traceLevel(UnitCount, r.q, "count", int64(o.count))
 	if o.count == 0 {
 		c.agenda.disarm(o.timer)
 	}

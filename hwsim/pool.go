@@ -10,6 +10,7 @@ type packet struct {
 	tag  uint16
 	port int    // index of the front port
 	due  uint64 // cycle of the packet's next step
+	id   uint64 // number in traces
 }
 
 func (p *packet) frame() []byte { return p.b[p.off:] }

@@ -288,6 +288,7 @@ func (w *Wire) left(n int) {
 func (w *Wire) enter(p *packet) bool {
 	c, n := w.c, len(p.b)
 	w.stats.In++
+	p.id = c.nextPacket()
 	var end *uint64
 	switch {
 	case c.gone() || !c.target.carries(w.port.Index):
@@ -296,6 +297,7 @@ func (w *Wire) enter(p *packet) bool {
 		end = &w.stats.Runt
 	case w.port.BehindSwitch() && c.sw.cutsIn(w.port.SwitchPort, n+fcsBytes):
 		end = &w.stats.SwitchDropped
+		c.trace(Step{Unit: UnitSwitch, Lane: w.port.Index, What: "too long", Start: c.now, End: c.now, Packet: p.id, Bytes: n})
 	case n > macFrame:
 		end = &w.stats.Oversize
 	case w.queue.len() >= c.o.Queues.Wire:
@@ -306,8 +308,14 @@ func (w *Wire) enter(p *packet) bool {
 		c.pool.put(p)
 		return false
 	}
-	w.busy = max(w.busy, c.now<<busyFraction) + uint64(n+fcsBytes+gapBytes)*w.perByte>>(byteFraction-busyFraction)
-	p.due = w.busy>>busyFraction + c.lat.toHost
+	w.busy = max(w.busy, c.now<<busyFraction)
+	begin := w.busy >> busyFraction
+	w.busy += uint64(n+fcsBytes+gapBytes) * w.perByte >> (byteFraction - busyFraction)
+	last := w.busy >> busyFraction
+	p.due = last + c.lat.toHost
+	// First bit to last, then the packet program's look at it.
+	c.trace(Step{Unit: UnitMACIn, Lane: w.port.Index, What: "frame", Start: begin, End: last, Packet: p.id, Bytes: n})
+	c.trace(Step{Unit: UnitToHost, Lane: w.port.Index, What: "frame", Start: last, End: p.due, Packet: p.id, Bytes: n})
 	w.queue.push(p)
 	if w.ev.idx < 0 {
 		c.agenda.arm(w.ev, p.due)

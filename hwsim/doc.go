@@ -82,7 +82,8 @@
 // # Left out
 //
 // Virtual functions beside the physical one, which is shown alone, as is a virtual
-// one; the mailbox between them (storage); interrupts of input rings (IN_INT_LEVELS and IN_INT_STATUS
+// one: VF enable changes no register and is reported; the mailbox between them (storage);
+// the management link beyond what a host that looks sees (device type, TARGET_STATUS); interrupts of input rings (IN_INT_LEVELS and IN_INT_STATUS
 // are storage); the info-pointer mode of output rings (IMODE, ISIZE); the error and OEI sources (their registers are storage); IPsec,
 // flow offload, QoS and DoS; the timing of PCIe beside the cost of one access; the
 // switch's address tables, VLANs, statistics and module presence of its cages, and

@@ -171,11 +171,23 @@ func (r *ring) load(c *Card, reg csr.RingReg) uint64 {
 		return r.out.packets & (1<<36 - 1)
 	case csr.OutByteCnt:
 		return r.out.bytes
+	case csr.AllInStatus:
+		return c.signalling()
 	}
 	if p := r.storage(reg); p != nil {
 		return *p
 	}
-	return 0 // ALL_IN_STATUS, ERR_TYPE, MBOX_PF_VF_INT: nothing sets them
+	return 0 // ERR_TYPE, MBOX_PF_VF_INT: nothing sets them
+}
+
+// signalling has a bit for each ring whose interrupt is latched.
+func (c *Card) signalling() (v uint64) {
+	for q := range c.rings {
+		if c.rings[q].out.status != 0 {
+			v |= 1 << q
+		}
+	}
+	return v
 }
 
 func (r *ring) storage(reg csr.RingReg) *uint64 {

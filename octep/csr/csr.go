@@ -95,7 +95,7 @@ const (
 	MboxPFVFData   RingReg = 0x210 // R_MBOX_PF_VF_DATA
 	MboxPFVFInt    RingReg = 0x220 // R_MBOX_PF_VF_INT; W1C
 	MboxVFPFData   RingReg = 0x230 // R_MBOX_VF_PF_DATA
-	AllInStatus    RingReg = 0x300 // R_ALL_IN_STATUS; RO
+	AllInStatus    RingReg = 0x300 // R_ALL_IN_STATUS; RO, one bit per signalling ring
 	ErrType        RingReg = 0x400 // R_ERR_TYPE; W1C
 	VFNum          RingReg = 0x500 // R_VF_NUM; RW, 0 = PF
 )

@@ -25,7 +25,7 @@ func TestGoldenRingRegisters(t *testing.T) {
 		{0x10020, "IN_INSTR_BADDR", InInstrBaddr, RWIdle, 0},
 		{0x10030, "IN_INSTR_RSIZE", InInstrRsize, RW, 0},
 		{0x10040, "IN_INSTR_DBELL", InInstrDBell, WriteAdds, 0},
-		{0x10050, "IN_CNTS", InCnts, WriteSubs, 0},
+		{0x10050, "IN_CNTS", InCnts, WriteSubs, 0x2000000000000000},
 		{0x10060, "IN_INT_LEVELS", InIntLevels, RW, 0},
 		{0x10070, "IN_INT_STATUS", InIntStatus, W1C, 0},
 		{0x10080, "IN_PKT_CNT", InPktCnt, ClearOnZero, 0},

@@ -19,7 +19,7 @@ var RingTable = []Info{
 	{"IN_INSTR_BADDR", uint32(InInstrBaddr), true, RWIdle, 0, "bus address of the instruction ring"},
 	{"IN_INSTR_RSIZE", uint32(InInstrRsize), true, RW, 0, "instructions"},
 	{"IN_INSTR_DBELL", uint32(InInstrDBell), true, WriteAdds, 0, "low half posted and not fetched, high half fetch position in bytes"},
-	{"IN_CNTS", uint32(InCnts), true, WriteSubs, 0, "instructions finished"},
+	{"IN_CNTS", uint32(InCnts), true, WriteSubs, OutCntsIdle, "instructions finished; upper bits as in OUT_CNTS"},
 	{"IN_INT_LEVELS", uint32(InIntLevels), true, RW, 0, ""},
 	{"IN_INT_STATUS", uint32(InIntStatus), true, W1C, 0, ""},
 	{"IN_PKT_CNT", uint32(InPktCnt), true, ClearOnZero, 0, "packets fetched"},
@@ -38,7 +38,7 @@ var RingTable = []Info{
 	{"MBOX_PF_VF_DATA", uint32(MboxPFVFData), true, RW, 0, ""},
 	{"MBOX_PF_VF_INT", uint32(MboxPFVFInt), true, W1C, 0, ""},
 	{"MBOX_VF_PF_DATA", uint32(MboxVFPFData), true, RW, 0, ""},
-	{"ALL_IN_STATUS", uint32(AllInStatus), true, RO, 0, ""},
+	{"ALL_IN_STATUS", uint32(AllInStatus), true, RO, 0, "one bit per signalling ring"},
 	{"ERR_TYPE", uint32(ErrType), true, W1C, 0, ""},
 	{"VF_NUM", uint32(VFNum), true, RW, 0, "owner, 0 = PF"},
 }

@@ -21,7 +21,13 @@ import (
 //	a text                itself
 //
 // Faults of another form (what is refused by port, or by request) cannot be said so.
+//
+// The name or the id of a row of FaultRows that has switches stands for those; an
+// argument is the first one's.
 func SetFault(f *Faults, name, arg string) error {
+	if row, ok := FaultRowOf(name); ok {
+		return setRow(f, row, arg)
+	}
 	v := reflect.ValueOf(f).Elem()
 	for _, field := range faultFields() {
 		if strings.EqualFold(field.Name, name) {
@@ -32,6 +38,27 @@ func SetFault(f *Faults, name, arg string) error {
 		}
 	}
 	return fmt.Errorf("hwsim: no fault %q: want one of %s", name, strings.Join(FaultNames(), ", "))
+}
+
+// setRow sets what a row's name stands for. What the name only needs besides, such
+// as a time, keeps the value that it has.
+func setRow(f *Faults, row FaultRow, arg string) error {
+	if !row.Switched() {
+		return fmt.Errorf("hwsim: fault %s %s is not switched: %s", row.ID, row.Name, row.By)
+	}
+	for i, set := range row.sets {
+		field, preset, _ := strings.Cut(set, "=")
+		switch {
+		case i > 0 && !reflect.ValueOf(f).Elem().FieldByName(field).IsZero():
+			continue
+		case i > 0 || arg == "":
+			arg = preset
+		}
+		if err := SetFault(f, field, arg); err != nil {
+			return fmt.Errorf("%s: %w", row.Name, err)
+		}
+	}
+	return nil
 }
 
 // FaultNames are the faults that SetFault can switch.

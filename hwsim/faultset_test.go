@@ -30,6 +30,10 @@ func TestSetFault(t *testing.T) {
 		{"all of a ring's", "IgnoreBaddr", "2:-1", func(f *Faults) { f.IgnoreBaddr[2] = -1 }},
 		{"a port of the switch", "SwitchNoStick", "10:2", func(f *Faults) { f.SwitchNoStick[10] = 2 }},
 		{"of the switch", "switchid", "0x1760", func(f *Faults) { f.SwitchID = 0x1760 }},
+		{"by the name of a row", "fast-path-wedged", "", func(f *Faults) { f.FastPathDead = true }},
+		{"by the id of a row", "d15", "", func(f *Faults) { f.StuckResume = AllRings }},
+		{"by a row's name, some rings", "message-edge-lost", "2,5", func(f *Faults) { f.LoseMessages = 1<<2 | 1<<5 }},
+		{"by a row's name, with what it needs", "count-before-data", "1", func(f *Faults) { f.LateData, f.LateBy = 1<<1, 200*time.Microsecond }},
 		{"facilities", "FacilityMissing", "2,3", func(f *Faults) { f.FacilityMissing[csr.FacNWA], f.FacilityMissing[csr.FacRPC] = true, true }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -42,6 +46,8 @@ func TestSetFault(t *testing.T) {
 	for _, c := range []struct{ name, fault, arg, want string }{
 		{"no such fault", "Fire", "", `no fault "Fire": want one of AgentDelay, `},
 		{"one that a text cannot say", "LIFRefuse", "", `no fault "LIFRefuse"`},
+		{"a row that the host brings about", "F3", "", "fault F3 handshake-abandoned is not switched: no more stores"},
+		{"a row's name, no such ring", "D1", "64", `message-edge-lost: hwsim: fault LoseMessages="64": "64": want numbers of 0 to 63`},
 		{"no switch", "Gone", "maybe", `fault Gone="maybe": want nothing, true or false`},
 		{"no such ring", "LateTail", "64", `fault LateTail="64": "64": want numbers of 0 to 63`},
 		{"no ring", "LateTail", "0,", `"": want numbers of 0 to 63`},
@@ -57,6 +63,12 @@ func TestSetFault(t *testing.T) {
 			assert.ErrorContains(t, SetFault(&f, c.fault, c.arg), c.want)
 		})
 	}
+	t.Run("what a row needs besides keeps its value", func(t *testing.T) {
+		var f Faults
+		require.NoError(t, SetFault(&f, "LateBy", "1ms"))
+		require.NoError(t, SetFault(&f, "D3", ""))
+		assert.Equal(t, Faults{LateData: AllRings, LateBy: time.Millisecond}, f)
+	})
 	// Every fault of a form that a text can have has one that is taken.
 	for _, name := range FaultNames() {
 		taken := false

@@ -37,7 +37,7 @@ func (a *app) serveCommand() *cobra.Command {
 			"is connected to it, that of a port without a wire is down.\n\n" +
 			"--console makes a symbolic link to the terminal of the coprocessor's serial console, with a boot loader, a login (root, no password) and\n" +
 			"a shell, which is busybox. Options behind an @: baud (115,200, as the real line), no-echo, password, mdio-zero.\n\n" +
-			"--fault has the card misbehave from the start, by the name of a field of docs/simulator/faults.md: Gone, LateTail=0,3 (rings),\n" +
+			"--fault has the card misbehave from the start, by a name or row of oxpd sim faults or a field of docs/simulator/faults.md: Gone, LateTail=0,3 (rings),\n" +
 			"LateBy=1ms, SkipEntries=0:5 (ring 0, five of them).\n\n" +
 			"--function vf shows one virtual function (177d:a303) instead, for a driver of those, which oxpd is not: one ring, and what is\n" +
 			"sent on it comes back on it. Nothing boots behind it and no front port is: --wire and --timeline are for pf.\n\n" +

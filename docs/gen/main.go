@@ -49,6 +49,7 @@ func generate(root string) ([]page, error) {
 		{"docs/reference/probe.md", probeDocument},
 		{"docs/simulator/options.md", options},
 		{"docs/simulator/faults.md", faults},
+		{"docs/simulator/fault-tests.md", faultTests},
 	} {
 		text, err := p.text(root)
 		if err != nil {

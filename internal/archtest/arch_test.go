@@ -101,7 +101,7 @@ var rules = map[string][]string{
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
 		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
 		"octep/vfio", "octep/vfiouser", "internal/sys", "switchcfg", cobra, sysUnix}, layouts...),
-	"docs/gen": append([]string{"ring", "rpc", "internal/port"}, layouts...),
+	"docs/gen": append([]string{"hwsim", "ring", "rpc", "internal/port"}, layouts...),
 	"docs":     {},
 }
 

@@ -18,7 +18,7 @@ HELPERTOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test guest soak race fuzz bench lint helper generate docs cross ci clean help
+.PHONY: build demo test guest calibrate soak race fuzz bench lint helper generate docs cross ci clean help
 
 build: ## build bin/oxpd
 	$(GO) build -o bin/oxpd ./cmd/oxpd
@@ -34,6 +34,9 @@ test: ## go vet and all tests
 guest: ## the card as a PCI device in a QEMU guest, verbosely (fetched once, 115 MB; OXPD_NO_GUEST=1 leaves it out)
 	@tools/need xz:xz-utils
 	$(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^Test(Guest|Unit)$$' ./internal/guest
+
+calibrate: build ## the published measurements beside what the simulated card gives (seconds)
+	@bin/oxpd sim calibrate
 
 soak: ## MTU changes under TCP and UDP on every port for SOAKTIME (1m), root
 	@tools/need ip:iproute2

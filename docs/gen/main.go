@@ -50,6 +50,7 @@ func generate(root string) ([]page, error) {
 		{"docs/simulator/options.md", options},
 		{"docs/simulator/faults.md", faults},
 		{"docs/simulator/fault-tests.md", faultTests},
+		{"docs/simulator/calibration.md", calibration},
 	} {
 		text, err := p.text(root)
 		if err != nil {

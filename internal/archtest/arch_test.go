@@ -86,6 +86,8 @@ var rules = map[string][]string{
 	"internal/probe":        append([]string{"octep"}, below...),
 	"internal/probe/staged": append([]string{"hwsim", "internal/simdev", "octep", "ring"}, below...),
 
+	"internal/calibrate": append([]string{"hwsim", "internal/simdev", "internal/nwa", "octep", "ring", "rpc"}, below...),
+
 	"internal/capture": {},
 	"internal/netlab":  append([]string{sysUnix, rtnetlink}, layouts...),
 	"internal/replay": append([]string{"hwsim", "internal/capture", "internal/netlab", "internal/daemon", "internal/daemon/client",
@@ -99,9 +101,9 @@ var rules = map[string][]string{
 
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
-		"internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
+		"internal/calibrate", "internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
 		"octep/vfio", "octep/vfiouser", "internal/sys", "switchcfg", cobra, sysUnix}, layouts...),
-	"docs/gen": append([]string{"hwsim", "ring", "rpc", "internal/port"}, layouts...),
+	"docs/gen": append([]string{"hwsim", "ring", "rpc", "internal/port", "internal/calibrate"}, layouts...),
 	"docs":     {},
 }
 

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"oxpd/internal/calibrate"
+)
+
+// calibration is what `make calibrate` prints. Stepped time makes it the same on
+// every machine.
+func calibration(string) (string, error) {
+	r, err := calibrate.Run(context.Background())
+	if err != nil {
+		return "", err
+	}
+	d := head("Calibration")
+	d.text("What the hardware pages publish, and what the simulated card gives when it is asked for the same: `make calibrate`, or `oxpd sim calibrate ROW` for single rows. " +
+		"The scenarios run in stepped time with the driver's own code (`octep`, `ring`, `rpc`, `nwa`), so every run on every machine gives this page.")
+	d.table([]string{"tag", "means"}, [][]string{
+		{"fit", "a constant was chosen so that the row comes out: that it agrees says nothing"},
+		{"derived", "the figure, or the rule behind it, was put into the model: that it agrees says that the rule was followed"},
+		{"predicted", "measured on the appliance, and nothing was chosen by it. The program refuses a table in which a constant was fitted on such a row"},
+	})
+	d.text("The error is from the nearer end of what was measured, and 0 inside it.")
+	d.section("Rows")
+	var rows, notes [][]string
+	for i := range r.Results {
+		x := &r.Results[i]
+		tag := string(x.Tag)
+		if !x.OK {
+			tag += ", **missed**"
+		}
+		rows = append(rows, []string{quote(x.Row), x.Asks, x.Measured(), x.Figure(), x.Deviation(), tag})
+		notes = append(notes, []string{quote(x.Row), x.Source, strings.Join(x.FittedOn, ", "), x.Note})
+	}
+	d.table([]string{"row", "what is asked", "measured", "model", "error", "tag"}, rows)
+	d.text(fmt.Sprintf("%d of %d rows are within their tolerance; %d are predicted within 10 %%.", len(r.Results)-len(r.Missed), len(r.Results), r.Predicted))
+	d.section("Where they are from")
+	d.table([]string{"row", "source", "fitted constants", "note"}, notes)
+	d.section("Constants of the scenarios")
+	d.text("What was around the card when the figures were taken.")
+	var constants [][]string
+	for _, c := range calibrate.Constants() {
+		constants = append(constants, []string{quote(c.Name), fmt.Sprintf("%g %s", c.Value, c.Unit), string(c.Tag), quote(c.Row), c.Source})
+	}
+	d.table([]string{"constant", "value", "tag", "fitted on", "source"}, constants)
+	return d.String(), nil
+}

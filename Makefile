@@ -6,8 +6,8 @@ GO       ?= go
 FUZZTIME ?= 30s
 # CI gives each of the fuzz targets a moment: it runs the committed corpus and looks around.
 CIFUZZTIME := 2s
-# How long `make soak` changes MTUs under load.
-SOAKTIME ?= 1m
+# How long `make soak` runs.
+DURATION ?= 1m
 # A hang guard for one package; the slowest takes about two minutes.
 TIMEOUT  := 1200s
 
@@ -38,9 +38,9 @@ guest: ## the card as a PCI device in a QEMU guest, verbosely (fetched once, 115
 calibrate: build ## the published measurements beside what the simulated card gives (seconds)
 	@bin/oxpd sim calibrate
 
-soak: ## MTU changes under TCP and UDP on every port for SOAKTIME (1m), root
+soak: ## for DURATION (1m): MTU changes under TCP and UDP on every port (root), and random worlds of fresh seeds beside it
 	@tools/need ip:iproute2
-	OXPD_SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 1h -run '^TestMTUChangesUnderLoad$$' ./internal/loadtest
+	OXPD_SOAK=$(DURATION) $(GO) test -count=1 -v -timeout 0 -run '^Test(MTUChangesUnderLoad|FreshWorlds)$$' ./internal/loadtest ./internal/worlds
 
 race: ## all tests but the guest's under the race detector
 	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox $(HELPERTOOLS)

@@ -95,6 +95,7 @@ var rules = map[string][]string{
 	"internal/demo":     append([]string{"internal/netlab", "internal/replay", "internal/daemon/client", "testdata/captures", sysUnix}, layouts...),
 	"internal/rootless": {sysUnix},
 	"internal/loadtest": {},
+	"internal/worlds":   {},
 
 	"internal/guest": {sysUnix}, "internal/guest/init": {"internal/guest/service", sysUnix}, "internal/guest/inside": {}, "internal/guest/systemd": {},
 	"internal/guest/service": {"internal/fdstore/fdtest", "internal/sys", sysUnix},

@@ -1,0 +1,53 @@
+// Package worlds is a test of the whole data path by random schedules, and nothing
+// else. One seed makes one world: the simulated card in stepped time, the driver's
+// own code on it, and everybody who acts in it on one goroutine, so that the same seed
+// always gives the same world.
+//
+//	wires: frames of 60 to 9,018 bytes,     octep, ring, rpc, lif       sink and verdict:
+//	at up to twelve ports, both ways   -->  on the card (simdev)   -->  what the host sees
+//	                 |                                                        |
+//	                 +-------------->  the books (books_test.go)  <----------+
+//	                                    judge_test.go at the end
+//
+// What differs from world to world: the card's latencies, bandwidths and depths, the
+// open points of the hardware pages (hwsim.Choices), the watermark, the host's levels,
+// gather pool and style of serving, the flows and their lengths, and what happens
+// meanwhile: bursts larger than a ring, MTU changes by the control channel, cables out,
+// interfaces gone, credit capped, servers away, statistics messages, faults.
+//
+// # The books
+//
+// They know what was put on wires and into the port side and what came out, and the
+// laws of the hardware pages as sums of their own; while a world runs they read neither
+// a counter nor a field of driver or model. A world ends at the first rule that it
+// breaks:
+//
+//	once, order, bytes, tag, ring   what comes out was sent, comes once, in its flow's
+//	                                order, unchanged, by one ring
+//	a loss has a cause              a frame that came nowhere met something that may
+//	                                stop it: its length above the LIF's MTU in that
+//	                                time, its ring or queue full by what was in it, ...
+//	what must stop a frame does     and none came through what stops it for certain
+//	a counter has a cause           the lost frames can be given their causes so that
+//	                                each counter is used exactly as often as it counted
+//	                                (Hall's theorem); counters of what did not happen
+//	                                are 0
+//	sum                             every other counter of card and driver is the sum
+//	                                that the books give
+//	full                            tx_iq_full only at 255 frames under way
+//	credit, rest, memory            at the end the credit is back at the grant, no buffer
+//	                                looks like a packet, and a burst that a whole ring
+//	                                just takes is taken
+//	no report, the card's own sums  the card saw no misuse and no access outside memory
+//	drains, ends, panic             it comes to an end
+//
+// TestWorlds runs 2,000 fixed seeds, `make soak` fresh ones. A failure prints the
+// command that runs its world again, which also shows what is left of the world when
+// all events are dropped that the failure does not need:
+//
+//	go test ./internal/worlds -run 'TestWorld$' -seed=N
+//
+// Left out: NetAgent (ports are up from the start), the switch's console, TAPs and the
+// rest of the host's kernel, which internal/loadtest has, and everything that ends with
+// a reboot of the coprocessor.
+package worlds

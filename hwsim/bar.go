@@ -18,6 +18,9 @@ const gicdSetSPI = csr.BAR2Interrupt + 0x40
 // latter two are reported.
 func (c *Card) Load(bar int, off uint64, width int) uint64 {
 	c.lock()
+	for c.faults.ResetStalls && c.gone() && !c.closed {
+		c.stalled.Wait()
+	}
 	start := c.now
 	if c.mode == stepped && !c.closed {
 		c.run(c.now + cyclesOf(c.o.Latencies.Load))

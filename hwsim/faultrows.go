@@ -84,7 +84,7 @@ var endpointRows = []FaultRow{
 	{"F26", "baddr-not-idle", "ignored or undefined [I]", pageF, HowMisuse, "a base address written while IDLE reads 0 (baddr-not-idle); NeverIdle holds it there", []string{"NeverIdle=all"}},
 	{"F27", "tag-invalid", "wire error + drop / silent drop", pageF, HowMisuse, "a frame with tag 0, 253 or 255 (tag-unknown)", nil},
 	{"F28", "fast-path-wedged", "IN_PKT_CNT moves, coprocessor's from-host counter frozen, rpc still answers", pageF, HowSwitch, "FastPathDead", []string{"FastPathDead=true"}},
-	{"F29", "read-during-reset", "host hang [other family]", pageF, HowOutside, "a reset takes no time in this model", nil},
+	{"F29", "read-during-reset", "host hang [other family]", pageF, HowSwitch, "ResetStalls, while the card is away", []string{"ResetStalls=true"}},
 	{"F30", "stuck-read-index", "buffer at index empty, later ones full", pageF, HowSwitch, "SkipEntries", []string{"SkipEntries=0:1"}},
 }
 

@@ -16,6 +16,8 @@ const AllRings = ^RingMask(0)
 type Faults struct {
 	Gone bool // every access, config space included, reads all-ones; no DMA, no interrupt
 
+	ResetStalls bool // F29: a load of a BAR of a card that is gone completes only when it is back
+
 	LoseAddresses bool // a reboot leaves the base addresses 0, as under a host that runs: the BARs read all-ones until somebody writes them
 
 	ResetOnOpen     bool // a function reset when somebody opens the function, as vfio-pci asks for one (endpoint.md 17, 1)

@@ -370,6 +370,7 @@ func (c *Card) faultsChanged() {
 		}
 	}
 	c.cfg.softReset(c.faults.WakeResets)
+	c.stalled.Broadcast()
 	c.target.faultsChanged()
 	c.kickRings()
 	if c.fly.len() > 0 && !c.gone() {

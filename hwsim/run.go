@@ -87,7 +87,7 @@ func (c *Card) deliver() {
 
 // runner moves the card: by itself in free mode, on call in stepped mode.
 type runner struct {
-	stalled *sync.Cond // readers that a forbidden read stopped (choice 14)
+	stalled *sync.Cond // readers that a forbidden read (choice 14) or a reset (F29) stopped
 
 	staged      atomic.Bool // a wire has frames that the card has not seen
 	freeRunning atomic.Bool

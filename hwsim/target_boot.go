@@ -109,6 +109,7 @@ func (t *target) between(lo, hi time.Duration) time.Duration {
 func (t *target) start() {
 	t.stop()
 	t.running = true
+	t.c.stalled.Broadcast()
 	t.c.out.boot(BootLoader)
 	t.c.sdpScratch, t.c.sliScratch = 0, 0
 	t.after(t.tl.Kernel, t.kernelUp)

@@ -224,6 +224,11 @@ func TestForgetPorts(t *testing.T) {
 	assert.Equal(t, make([]byte, 8), h.ask(get, 0x03, f1).payload, "and the mailbox answers")
 }
 
+// A reply that nobody acknowledged holds the mailbox: STATUS stays 1 and the next
+// request is not served, until somebody writes TURN 2.
+//
+//oxpd:fault F16 symptom
+//oxpd:fault R41 symptom
 func TestAgentStrandedReply(t *testing.T) {
 	h := newMiniHost(t).agent()
 	require.True(t, h.request(4, 0, 1).ok)
@@ -319,6 +324,7 @@ func TestRestartAgent(t *testing.T) {
 	})
 }
 
+//oxpd:fault R39 symptom
 func TestStrandAgent(t *testing.T) {
 	h := newMiniHost(t)
 	assert.False(t, h.c.StrandAgent(), "no mailbox yet")

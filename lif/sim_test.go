@@ -89,6 +89,8 @@ func (s *sim) Provision(ctx context.Context, p board.Port, mac [6]byte) error {
 	return s.Manager.Provision(ctx, p, mac) // not the card's functional one
 }
 
+//oxpd:fault F14 behaviour
+//oxpd:fault R25 behaviour
 func TestSimProvisionsAllTwelve(t *testing.T) {
 	for name, o := range map[string]hwsim.Options{
 		"empty slots read zero":  {},

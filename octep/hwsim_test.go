@@ -56,6 +56,7 @@ func (b *simBench) settle() uint64 {
 	return b.card.Load(0, uint64(csr.SLIScratch), 8)
 }
 
+//oxpd:fault F4 behaviour
 func TestSimBringUp(t *testing.T) {
 	for _, tl := range []struct {
 		name     string
@@ -173,6 +174,10 @@ func stepped(t *testing.T) (*simBench, *steps) {
 	return &simBench{card, s, e}, s
 }
 
+// Never possible: a handshake abandoned. A context that ends at any step, as SIGTERM
+// ends it, leaves no target that waits.
+//
+//oxpd:fault F3 behaviour
 func TestSimHandshakeCancelledAtEveryStep(t *testing.T) {
 	b, s := stepped(t)
 	_, err := b.e.NewHandshake(nil).Run(context.Background())
@@ -293,6 +298,11 @@ func TestSimHandshakeFaults(t *testing.T) {
 	})
 }
 
+// A barmap that is not written yet is waited for, one of another version refused;
+// windows whose software has gone are not touched.
+//
+//oxpd:fault F2 behaviour
+//oxpd:fault R3 behaviour
 func TestSimBarmapFaults(t *testing.T) {
 	t.Run("version 3: refused, a hundred times, nothing left behind (CTL-10)", func(t *testing.T) {
 		b := open(t, hwsim.Options{Timeline: hwsim.Compressed()}, octep.Config{}, func(f *hwsim.Faults) { f.BarmapVersion = 3 })
@@ -352,6 +362,10 @@ func TestSimBarmapFaults(t *testing.T) {
 }
 
 // What the pages forbid produces no access at the card.
+//
+//oxpd:fault F1 behaviour
+//oxpd:fault R1 behaviour
+//oxpd:fault R2 behaviour
 func TestSimForbiddenAccesses(t *testing.T) {
 	b := open(t, hwsim.Options{Timeline: hwsim.Compressed()}, octep.Config{}, nil)
 	b.fastPath(t)
@@ -396,4 +410,77 @@ func TestSimWatch(t *testing.T) {
 	require.ErrorIs(t, octep.Watch(context.Background(), s, s, 100*time.Millisecond), mmio.ErrGone)
 	assert.InDelta(t, 3.3, b.card.Clock().Now().Seconds(), 0.3, "two looks and a sleep each time")
 	assert.Empty(t, b.card.Accesses(), "config space only")
+}
+
+// The info word promises no virtual function, and an hour later the software that
+// believed it still runs. A card that shows some is refused.
+//
+//oxpd:fault F5 behaviour
+func TestF5NoVirtualFunctionIsPromised(t *testing.T) {
+	b := open(t, hwsim.Options{}, octep.Config{}, nil)
+	b.fastPath(t)
+	b.card.Advance(time.Hour)
+	f, err := b.e.WaitFacility(context.Background(), csr.FacRPC)
+	require.NoError(t, err)
+	assert.NotEqual(t, csr.AllOnes, f.Load64(0))
+	assert.True(t, b.e.FastPathUp())
+	assert.Empty(t, b.card.Reports())
+
+	b.card.Store(0, uint64(csr.RInfo), 8, 0x0008000100400000)
+	_, err = octep.Open(context.Background(), b.dev, octep.Config{Clock: b.card.Clock()})
+	var re *octep.RingInfoError
+	assert.ErrorAs(t, err, &re)
+}
+
+// A register that somebody has overwritten is no ready target: oxpd says who may
+// have been there, waits, writes nothing into it, and goes on once it is restored.
+//
+//oxpd:fault F24 behaviour
+func TestF24OverwrittenPointerIsLeftAlone(t *testing.T) {
+	b := open(t, hwsim.Options{Timeline: hwsim.Compressed()}, octep.Config{}, nil)
+	b.card.Advance(time.Second)
+	b.card.Store(0, uint64(csr.SDPScratch), 8, 0x11223344)
+	var early *octep.EarlierRunError
+	require.ErrorAs(t, b.e.CheckFresh(), &early)
+	assert.ErrorContains(t, early, "SDP_SCRATCH[0x20180]")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.Error(t, b.e.WaitReady(ctx))
+	assert.Zero(t, b.card.Accesses()["SDP_SCRATCH"].Writes-1, "nobody else writes it")
+
+	b.card.Store(0, uint64(csr.SDPScratch), 8, 0x02000000abcdabcd)
+	require.NoError(t, b.e.WaitReady(context.Background()))
+	_, err := b.e.NewHandshake(nil).Run(context.Background())
+	require.NoError(t, err)
+	b.card.Advance(time.Second)
+	assert.True(t, b.e.FastPathUp())
+	assert.EqualValues(t, 2, b.card.Accesses()["SDP_SCRATCH"].Writes)
+}
+
+// A card that is held in reset stalls whoever reads a BAR: everything that asks
+// whether it is there asks configuration space, and comes back.
+//
+//oxpd:fault F29 behaviour
+func TestF29AbsenceIsSeenInConfigSpace(t *testing.T) {
+	b := open(t, hwsim.Options{Timeline: hwsim.Compressed()}, octep.Config{}, nil)
+	b.fastPath(t)
+	b.card.Faults(func(f *hwsim.Faults) { f.ResetStalls = true })
+	b.card.Kill()
+	b.card.ResetAccesses()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		assert.False(t, octep.Alive(b.dev))
+		assert.ErrorIs(t, octep.Watch(context.Background(), b.dev, b.card.Clock(), 100*time.Millisecond), mmio.ErrGone)
+		_, err := octep.Open(context.Background(), b.dev, octep.Config{Clock: b.card.Clock()})
+		assert.ErrorIs(t, err, mmio.ErrGone)
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Error("a read of a BAR stalls")
+		b.card.Close() // which ends it
+		<-done
+	}
+	assert.Empty(t, b.card.Accesses(), "configuration space only")
 }

@@ -33,14 +33,15 @@ func (l *loopback) Load64(off uint32) uint64 {
 		return l.credit & 0xffffffff
 	case csr.InCnts.Queue(0):
 		return l.inCnts
-	case csr.InControl.Queue(0):
-		return csr.InControlIdle
 	case csr.OutIntStatus.Queue(0), csr.InInstrDBell.Queue(0):
 		return 0
 	}
 	v := l.other[off]
-	if info, _, ok := csr.Lookup(off); ok && info.Name == "OUT_CONTROL" {
+	switch info, _, _ := csr.Lookup(off); info.Name {
+	case "OUT_CONTROL":
 		v |= csr.OutControlIdle
+	case "IN_CONTROL":
+		v |= csr.InControlIdle
 	}
 	return v
 }

@@ -53,6 +53,7 @@ type OQ struct {
 	ceiling atomic.Int32 // credit that the doorbell may show, at most the grant
 
 	flag atomic.Uint32 // visitFree, visitHeld, visitNoted
+	told atomic.Bool   // a message came that no look at the registers followed
 
 	read     uint32 // entries taken
 	taken    uint64 // packets taken
@@ -219,7 +220,8 @@ const (
 	// quick asks memory first: an empty entry at the read index costs nothing.
 	quick look = iota
 	// settle is the look before going to sleep: it asks until the count is 0, but
-	// leaves a queue alone that is armed and shows nothing.
+	// leaves a queue alone that is armed, shows nothing and has sent no message. One
+	// that has, and shows nothing, may have a gap at its read index.
 	settle
 	// thorough asks in any case.
 	thorough
@@ -232,6 +234,7 @@ const (
 func (o *OQ) Handler(ch chan<- struct{}) func() {
 	return func() {
 		o.cnt.intr.Add(1)
+		o.told.Store(true)
 		select {
 		case ch <- struct{}{}:
 		default: // a wake-up is pending already
@@ -281,9 +284,10 @@ func (o *OQ) service(bound int, l look) (took int, again bool, err error) {
 func (o *OQ) wants(l look) bool {
 	switch l {
 	case thorough:
+		o.told.Store(false)
 		return true
 	case settle:
-		if !o.armed || o.owed > 0 {
+		if o.told.Swap(false) || !o.armed || o.owed > 0 {
 			return true
 		}
 	case quick:

@@ -289,7 +289,7 @@ func (r *Rings) Program(ctx context.Context) error {
 		}
 	}
 	for q := range wire.OQs {
-		if err := r.clear(q); err != nil {
+		if err := r.clear(ctx, q); err != nil {
 			return err
 		}
 	}
@@ -321,12 +321,18 @@ func (r *Rings) update(reg csr.RingReg, q int, clearBits, setBits uint64) error 
 	return nil
 }
 
-// clear puts both halves of ring q into their reset state by hand; the hardware
-// has no reset per ring.
-func (r *Rings) clear(q int) error {
+// clear puts both halves of ring q into their reset state by hand, once they are
+// idle (F26); the hardware has no reset per ring.
+func (r *Rings) clear(ctx context.Context, q int) error {
 	b := r.cfg.BAR0
 	r.store(csr.InEnable, q, 0)
 	r.store(csr.OutEnable, q, 0)
+	if err := r.waitBits(ctx, q, csr.InControl, csr.InControlIdle, idleBound(q)); err != nil {
+		return err
+	}
+	if err := r.waitBits(ctx, q, csr.OutControl, csr.OutControlIdle, idleBound(q)); err != nil {
+		return err
+	}
 	for _, reg := range []csr.RingReg{csr.InInstrBaddr, csr.InInstrRsize, csr.OutSlistBaddr, csr.OutSlistRsize} {
 		r.store(reg, q, 0)
 	}
@@ -351,10 +357,8 @@ func (r *Rings) clear(q int) error {
 // address gives both halves of ring q their addresses, sizes and levels. Only
 // ring 0 transmits.
 func (r *Rings) address(ctx context.Context, q int) error {
-	idle := idleOther
 	if q == 0 {
-		idle = idleMain
-		if err := r.waitBits(ctx, q, csr.InControl, csr.InControlIdle, idle); err != nil {
+		if err := r.waitBits(ctx, q, csr.InControl, csr.InControlIdle, idleBound(q)); err != nil {
 			return err
 		}
 		if err := r.sticky(ctx, q, csr.InInstrBaddr, uint64(r.iq.instr.Bus())); err != nil {
@@ -365,7 +369,7 @@ func (r *Rings) address(ctx context.Context, q int) error {
 		}
 	}
 	r.store(csr.InIntLevels, q, csr.IntLevelNever)
-	if err := r.waitBits(ctx, q, csr.OutControl, csr.OutControlIdle, idle); err != nil {
+	if err := r.waitBits(ctx, q, csr.OutControl, csr.OutControlIdle, idleBound(q)); err != nil {
 		return err
 	}
 	if err := r.sticky(ctx, q, csr.OutSlistBaddr, uint64(r.oqs[q].list.Bus())); err != nil {
@@ -379,6 +383,14 @@ func (r *Rings) address(ctx context.Context, q int) error {
 	}
 	r.store(csr.OutIntLevels, q, csr.OutIntLevelPkts.Put(0, uint64(r.cfg.PacketLevel)))
 	return nil
+}
+
+// idleBound is how long ring q gets to become idle.
+func idleBound(q int) time.Duration {
+	if q == 0 {
+		return idleMain
+	}
+	return idleOther
 }
 
 // waitBits waits until all of bits are set in a register.

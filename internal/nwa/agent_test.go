@@ -66,6 +66,8 @@ func TestHold(t *testing.T) {
 	require.NoError(t, <-asked)
 }
 
+//oxpd:fault F15 behaviour
+//oxpd:fault R47 behaviour
 func TestRefusedByNumber(t *testing.T) {
 	g := newTarget(t)
 	a := g.agent()

@@ -225,6 +225,10 @@ func ask(t *testing.T, fac *octep.Facility, r msg.NWARequestMsg) {
 }
 
 // A host died between a reply and its acknowledgement.
+//
+//oxpd:fault F16 behaviour
+//oxpd:fault R39 behaviour
+//oxpd:fault R41 behaviour
 func TestSimStrandedReply(t *testing.T) {
 	card, fac, a := newSim(t)
 	require.NoError(t, a.WaitReady(bg))

@@ -18,7 +18,7 @@ const gicdSetSPI = csr.BAR2Interrupt + 0x40
 // latter two are reported.
 func (c *Card) Load(bar int, off uint64, width int) uint64 {
 	c.lock()
-	for c.faults.ResetStalls && c.gone() && !c.closed {
+	for c.acts(fltResetStalls, c.faults.ResetStalls && c.gone() && !c.closed) {
 		c.stalled.Wait()
 	}
 	start := c.now
@@ -48,7 +48,8 @@ func (c *Card) Store(bar int, off uint64, width int, v uint64) {
 }
 
 func (c *Card) accessOK(what string, bar int, off uint64, width int) bool {
-	if c.gone() {
+	c.chance(perAccess)
+	if c.acts(fltGone, c.faults.Gone) || c.gone() {
 		return false
 	}
 	size := c.BARSize(bar)
@@ -186,7 +187,7 @@ func (c *Card) loadReg(reg uint32, width int) (uint64, bool) {
 	case reg == uint32(csr.SLIScratch):
 		return c.sliScratch, true
 	case reg == uint32(csr.RInfo):
-		if c.faults.RInfoNoRings {
+		if c.acts(fltRInfoNoRings, c.faults.RInfoNoRings) {
 			return csr.RInfoTRS.Put(c.rinfo, 0), true
 		}
 		return c.rinfo, true

@@ -146,6 +146,7 @@ type Card struct {
 	horizon uint64 // events up to here are due: now in stepped mode, ahead of it in free mode
 	agenda  agenda
 	faults  Faults
+	inject  injector
 	killed  bool
 
 	cfg  configSpace
@@ -228,6 +229,7 @@ func New(o Options) *Card {
 	c.target = newTarget(c)
 	c.cfg.vf = o.Function == VF
 	c.cfg.powerOn()
+	c.inject.init(o.Seed)
 	c.initRunner()
 	c.initDatapath()
 	for i := range c.wires {
@@ -281,7 +283,7 @@ func (c *Card) FunctionReset() {
 // Opened tells the card that somebody has opened the function: ResetOnOpen.
 func (c *Card) Opened() {
 	c.lock()
-	if c.faults.ResetOnOpen {
+	if c.acts(fltResetOnOpen, c.faults.ResetOnOpen) {
 		c.functionReset()
 	}
 	c.leave()
@@ -290,7 +292,7 @@ func (c *Card) Opened() {
 // Closed tells the card that nobody has it open any more: BusResetOnClose.
 func (c *Card) Closed() {
 	c.lock()
-	if c.faults.BusResetOnClose {
+	if c.acts(fltBusResetOnClose, c.faults.BusResetOnClose) {
 		c.reset()
 	}
 	c.leave()
@@ -300,7 +302,7 @@ func (c *Card) Closed() {
 func (c *Card) reset() {
 	c.target.stop()
 	c.cfg.powerOn()
-	if c.faults.LoseAddresses {
+	if c.acts(fltLoseAddresses, c.faults.LoseAddresses) {
 		c.cfg.loseAddresses()
 	}
 	c.cfg.softReset(c.faults.WakeResets)

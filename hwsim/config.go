@@ -202,7 +202,7 @@ func (c *Card) ConfigWrite(off, width int, v uint32) {
 				}
 			}
 		}
-		if flr || slept && c.cfg.awake() && c.faults.WakeResets {
+		if flr || slept && c.acts(fltWakeResets, c.faults.WakeResets && c.cfg.awake()) {
 			c.functionReset()
 		}
 		c.msixPending()

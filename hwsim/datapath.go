@@ -86,7 +86,7 @@ func (c *Card) resetDatapath() {
 
 // fastPathAlive tells whether the packet program takes frames.
 func (c *Card) fastPathAlive() bool {
-	return c.target.fastPathUp && !c.fpDead && !c.faults.FastPathDead
+	return c.target.fastPathUp && !c.fpDead && !c.acts(fltFastPathDead, c.faults.FastPathDead)
 }
 
 // fromHost is the fast path's look at a frame of the host (datapath.md 5.2). It
@@ -97,7 +97,7 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		return
 	}
 	t := &c.tally
-	if !c.fastPathAlive() {
+	if c.chance(perFrame); !c.fastPathAlive() {
 		t.deadIn++
 		c.pool.put(p)
 		return
@@ -182,7 +182,7 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		c.report(ReportUnpadded, "tag %v, frame of %d bytes", tag, len(body))
 	}
 	s, queue := c.egress(port)
-	if c.faults.EgressFull || s.full(queue) {
+	if s.full(queue) || c.acts(fltEgressFull, c.faults.EgressFull) {
 		c.portCnt[msg.CounterPortTXQueueFull][port.FastPath]++
 		drop(&t.egressFull, msg.CntTXDropQueueFull, msg.CntTXDrop)
 		return
@@ -282,13 +282,17 @@ func (c *Card) DeliverRaw(ring int, tag uint16, payload []byte, length uint64) b
 		return false
 	}
 	c.lock()
+	defer c.leave()
+	return c.deliverRaw(ring, tag, payload, length)
+}
+
+// deliverRaw is DeliverRaw. Held: c.mu.
+func (c *Card) deliverRaw(ring int, tag uint16, payload []byte, length uint64) bool {
 	p := c.pool.get(len(payload))
 	p.id = c.nextPacket()
 	copy(p.b, payload)
 	before := c.tally.written + c.tally.waiting
 	c.tally.rawIn++
 	c.toRing(ring, parcel{p: p, tag: tag, length: length})
-	took := c.tally.written+c.tally.waiting != before
-	c.leave()
-	return took
+	return c.tally.written+c.tally.waiting != before
 }

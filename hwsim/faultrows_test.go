@@ -83,8 +83,10 @@ func TestFaultRowsNameWhatThereIs(t *testing.T) {
 			assert.True(t, fields[first], "%s: Faults has no %s", r.ID, first)
 		}
 		if r.Switched() {
-			assert.NoError(t, SetFault(new(Faults), r.Name, ""), r.ID)
-			assert.NoError(t, SetFault(new(Faults), r.ID, ""), r.ID)
+			for _, name := range []string{r.Name, r.ID} {
+				_, err := (&Injection{Name: name}).resolve()
+				assert.NoError(t, err, r.ID)
+			}
 		}
 	}
 }

@@ -33,8 +33,11 @@ type Faults struct {
 	LateBy        time.Duration // delay of the five above
 	SkipEntries   [64]int       // [4] the next n list entries of a ring are taken and never written
 	LoseCounts    [64]int       // [5] the next n packets of a ring are never counted
+	ShortLength   [64]int       // [6] the next n packets of a ring have a length word of 74 or less
+	LongLength    [64]int       // [7] the next n packets of a ring have a length word above 65,535
 	HoldCredit    RingMask      // [13] credit writes have no effect until this is cleared; then they do
 	StuckResume   RingMask      // [15] a ring that fell under the watermark stays silent until one more doorbell write
+	Watermark     int           // [11] [12] SDP_OUT_WMARK instead of the card's own, when not 0
 	FetchDelay    time.Duration // [16] added to the fetch of each instruction
 	StopFetch     bool          // [16] no instruction is fetched
 	ReadDelay     time.Duration // [17] added between an instruction's fetch and the read of its data

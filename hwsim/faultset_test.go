@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"oxpd/internal/board"
 	"oxpd/octep/csr"
+	"oxpd/rpc/msg"
 )
 
 func TestSetFault(t *testing.T) {
@@ -30,6 +32,13 @@ func TestSetFault(t *testing.T) {
 		{"all of a ring's", "IgnoreBaddr", "2:-1", func(f *Faults) { f.IgnoreBaddr[2] = -1 }},
 		{"a port of the switch", "SwitchNoStick", "10:2", func(f *Faults) { f.SwitchNoStick[10] = 2 }},
 		{"of the switch", "switchid", "0x1760", func(f *Faults) { f.SwitchID = 0x1760 }},
+		{"a port and its rc", "LIFRefuse", "F1:31,oxp2", func(f *Faults) { f.LIFRefuse = map[board.Tag]msg.RC{1: 31, 0x8200: 1} }},
+		{"ports", "lif-not-stored", "PortF2", func(f *Faults) { f.LIFNotStored = map[board.Tag]bool{2: true} }},
+		{"requests", "AgentRefuse", "1,4/3/F1", func(f *Faults) {
+			sub, tag := msg.AttrMAC, board.Tag(1)
+			f.AgentRefuse = []AgentRefusal{{Op: 1}, {Op: 4, Sub: &sub, Port: &tag}}
+		}},
+		{"with hyphens", "late-tail", "1", func(f *Faults) { f.LateTail = 2 }},
 		{"by the name of a row", "fast-path-wedged", "", func(f *Faults) { f.FastPathDead = true }},
 		{"by the id of a row", "d15", "", func(f *Faults) { f.StuckResume = AllRings }},
 		{"by a row's name, some rings", "message-edge-lost", "2,5", func(f *Faults) { f.LoseMessages = 1<<2 | 1<<5 }},
@@ -44,8 +53,14 @@ func TestSetFault(t *testing.T) {
 		})
 	}
 	for _, c := range []struct{ name, fault, arg, want string }{
-		{"no such fault", "Fire", "", `no fault "Fire": want one of AgentDelay, `},
-		{"one that a text cannot say", "LIFRefuse", "", `no fault "LIFRefuse"`},
+		{"no such fault", "Fire", "", `no fault "Fire": want one of AgentBody, `},
+		{"no port", "LIFRefuse", "F9", `unknown port "F9"`},
+		{"no rc", "LIFRefuse", "F1:0", `"0": want a number of 1 to 65535 behind the colon`},
+		{"an rc where none goes", "LIFNotStored", "F1:1", `"1": nothing stands behind the port`},
+		{"no request", "AgentRefuse", "", `"": want OP, OP/SUB or OP/SUB/PORT`},
+		{"too much of a request", "AgentRefuse", "4/3/F1/2", "want OP, OP/SUB or OP/SUB/PORT"},
+		{"no attribute", "AgentRefuse", "4/x", "want a number behind the stroke"},
+		{"a row that is done at a moment", "F12", "", "fault F12 rlenss-zero is done at a moment, which only Card.Inject can"},
 		{"a row that the host brings about", "F3", "", "fault F3 handshake-abandoned is not switched: no more stores"},
 		{"a row's name, no such ring", "D1", "64", `message-edge-lost: hwsim: fault LoseMessages="64": "64": want numbers of 0 to 63`},
 		{"no switch", "Gone", "maybe", `fault Gone="maybe": want nothing, true or false`},
@@ -72,7 +87,7 @@ func TestSetFault(t *testing.T) {
 	// Every fault of a form that a text can have has one that is taken.
 	for _, name := range FaultNames() {
 		taken := false
-		for _, arg := range []string{"", "1", "1s", "0:1"} {
+		for _, arg := range []string{"", "1", "1s", "0:1"} { // of what follows, each is some form's
 			taken = taken || SetFault(new(Faults), name, arg) == nil
 		}
 		assert.True(t, taken, name)

@@ -29,7 +29,7 @@ type fetched struct {
 func (c *Card) inDoorbell(r *ring, n uint32) {
 	if n == csr.DBellDrain {
 		if !r.in.enabled {
-			if !c.faults.NoDrain.has(r.q) {
+			if !c.acts(fltNoDrain, c.faults.NoDrain.has(r.q)) {
 				r.in.total -= uint64(r.in.posted)
 				r.in.posted = 0
 			}
@@ -57,10 +57,12 @@ func (c *Card) kickIn(r *ring) {
 }
 
 func (c *Card) inReady(r *ring) bool {
-	return r.in.enabled && r.in.posted > 0 && r.in.flying < c.o.Queues.InFlight && !c.faults.StopFetch && !c.gone()
+	return r.in.enabled && r.in.posted > 0 && r.in.flying < c.o.Queues.InFlight && !c.acts(fltStopFetch, c.faults.StopFetch) && !c.gone()
 }
 
-func (c *Card) fetchCycles() uint64 { return c.lat.fetch + cyclesOf(c.faults.FetchDelay) }
+func (c *Card) fetchCycles() uint64 {
+	return c.lat.fetch + cyclesOf(c.delay(fltFetchDelay, c.faults.FetchDelay))
+}
 
 // fetch is the event of a ring's input half: take the next instruction into the
 // block. Its data is read later, by readData.
@@ -87,7 +89,7 @@ func (c *Card) fetch(r *ring) {
 		r.in.flying++
 		r.in.packets++
 		r.in.bytes += binary.LittleEndian.Uint64(f.words[wire.InstrIH3:]) & wire.IH3TlenMask
-		f.due = max(c.now+c.lat.read+cyclesOf(c.faults.ReadDelay), c.flyDue)
+		f.due = max(c.now+c.lat.read+cyclesOf(c.delay(fltReadDelay, c.faults.ReadDelay)), c.flyDue)
 		c.flyDue = f.due
 		// Its data is asked for now and read at the end.
 		c.trace(Step{Unit: UnitRead, Lane: r.q, What: "data", Start: c.now, End: f.due, Packet: f.id,

@@ -41,10 +41,7 @@ func newLIFTable(strictVLAN bool) *lifTable {
 
 // reset is a coprocessor start: both maps empty.
 func (t *lifTable) reset() {
-	for i := range t.iface {
-		t.iface[i] = ifaceNone
-	}
-	t.tag = [lifIfaces]uint16{}
+	t.unbind()
 	t.gateOpen = false
 	t.clear()
 }
@@ -54,6 +51,28 @@ func (t *lifTable) reset() {
 func (t *lifTable) clear() {
 	t.untagged = [lifIfaces]*lifEntry{}
 	t.tagged = make(map[uint32]*lifEntry)
+}
+
+// unbind empties the tag map and leaves the LIFs.
+func (t *lifTable) unbind() {
+	for i := range t.iface {
+		t.iface[i] = ifaceNone
+	}
+	t.tag = [lifIfaces]uint16{}
+}
+
+// each calls fn for every live entry.
+func (t *lifTable) each(fn func(e *lifEntry)) {
+	for _, e := range t.untagged {
+		if e.live() {
+			fn(e)
+		}
+	}
+	for _, e := range t.tagged {
+		if e.live() {
+			fn(e)
+		}
+	}
 }
 
 // entry returns the slot of an index below lifIndices, nil when nothing was

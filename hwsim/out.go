@@ -53,7 +53,7 @@ func (c *Card) outDoorbell(r *ring, n uint32) {
 			add = -1
 		}
 	}
-	if c.faults.HoldCredit.has(r.q) {
+	if c.acts(fltHoldCredit, c.faults.HoldCredit.has(r.q)) {
 		o.owed += add
 		return
 	}
@@ -103,7 +103,7 @@ func (c *Card) kickOut(r *ring) {
 func (c *Card) refill(r *ring) {
 	o := &r.out
 	if o.credit < int64(c.o.Watermark) {
-		o.stuck = o.stuck || o.heldN == 0 && c.faults.StuckResume.has(r.q)
+		o.stuck = o.stuck || o.heldN == 0 && c.acts(fltStuckResume, c.faults.StuckResume.has(r.q))
 		return
 	}
 	if o.stuck {
@@ -164,7 +164,7 @@ func (c *Card) available(r *ring) int {
 // outRuns tells whether a ring takes packets: enabled, or disabled and not
 // stopped by that (choice 27, and a fault that asks for no latched addresses).
 func (c *Card) outRuns(r *ring) bool {
-	return r.out.enabled || c.o.Choices.DisabledWrites && c.latched || c.faults.IgnoreDisable.has(r.q)
+	return r.out.enabled || c.o.Choices.DisabledWrites && c.latched || c.acts(fltIgnoreDisable, c.faults.IgnoreDisable.has(r.q))
 }
 
 // covers tells whether a packet of n buffers can be written whole.
@@ -172,7 +172,7 @@ func (c *Card) covers(r *ring, n int) bool {
 	if c.gone() || !c.outRuns(r) {
 		return false
 	}
-	if (c.o.Choices.StatusStops || c.faults.StatusStops.has(r.q)) && r.out.status != 0 {
+	if r.out.status != 0 && (c.o.Choices.StatusStops || c.acts(fltStatusStops, c.faults.StatusStops.has(r.q))) {
 		return false
 	}
 	return n > 0 && c.available(r) >= n
@@ -190,7 +190,7 @@ func (c *Card) toRing(q int, d parcel) {
 		c.write(r, &d)
 		return
 	}
-	if r.out.waiting.len() < c.faults.WaitForCredit {
+	if c.acts(fltWaitForCredit, r.out.waiting.len() < c.faults.WaitForCredit) {
 		c.tally.waiting++
 		r.out.waiting.push(d)
 		return
@@ -228,7 +228,8 @@ func (c *Card) take(r *ring, n int) []uint64 {
 // the length word last, then the count.
 func (c *Card) write(r *ring, d *parcel) {
 	n := c.buffers(r, d)
-	for skip := &c.faults.SkipEntries[r.q]; *skip > 0 && c.available(r) > n; *skip-- {
+	c.spoilLength(r, d)
+	for skip := &c.faults.SkipEntries[r.q]; c.acts(fltSkipEntries, *skip > 0 && c.available(r) > n); *skip-- {
 		c.take(r, 1)
 	}
 	entries := c.take(r, n)
@@ -308,7 +309,7 @@ func (c *Card) written(r *ring, d *parcel) {
 // raise adds one to the ring's count and sends its message when that crosses the
 // level.
 func (c *Card) raise(r *ring) {
-	if c.faults.LoseCounts[r.q] > 0 {
+	if c.acts(fltLoseCounts, c.faults.LoseCounts[r.q] > 0) {
 		c.faults.LoseCounts[r.q]--
 		return
 	}
@@ -359,7 +360,7 @@ func (c *Card) timerExpired(r *ring) {
 func (c *Card) signal(r *ring) {
 	c.agenda.disarm(r.out.timer)
 	r.out.status |= csr.OutIntStatusPacket
-	if !c.faults.LoseMessages.has(r.q) {
+	if !c.acts(fltLoseMessages, c.faults.LoseMessages.has(r.q)) {
 		if v := csr.MSIXRingVector + r.q; v < c.Vectors() {
 			c.message(v)
 		}
@@ -385,7 +386,7 @@ func (c *Card) outAck(r *ring, v uint64) {
 
 // isLate tells whether a fault or choice 23 takes a packet apart in time.
 func (c *Card) isLate(r *ring) bool {
-	f := &c.faults
+	f := c.drawLate(r.q)
 	return (f.LateData | f.LateLength | f.LateTail | f.LateCount).has(r.q) || c.o.Choices.LengthFirst
 }
 
@@ -396,8 +397,8 @@ const lengthFirstBy = Hz / 1_000_000
 // writeLate is write with one of its steps put off. The count follows the last
 // step, except where the fault is that it does not.
 func (c *Card) writeLate(r *ring, d parcel, entries []uint64) {
-	f := &c.faults
-	by := cyclesOf(f.LateBy)
+	f := &c.inject.late
+	by := cyclesOf(c.faults.LateBy)
 	var later func()
 	switch {
 	case f.LateData.has(r.q):

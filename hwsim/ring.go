@@ -105,10 +105,12 @@ func (c *Card) latchRings() {
 }
 
 func (c *Card) inIdle(r *ring) bool {
-	return !c.faults.NeverIdle.has(r.q) && r.in.flying == 0 && (r.in.posted == 0 || !r.in.enabled)
+	return r.in.flying == 0 && (r.in.posted == 0 || !r.in.enabled) && !c.acts(fltNeverIdle, c.faults.NeverIdle.has(r.q))
 }
 
-func (c *Card) outIdle(r *ring) bool { return !c.faults.NeverIdle.has(r.q) && r.out.late == 0 }
+func (c *Card) outIdle(r *ring) bool {
+	return r.out.late == 0 && !c.acts(fltNeverIdle, c.faults.NeverIdle.has(r.q))
+}
 
 // flags are the upper bits of the count registers. Bit 61 reads 1 on an idle
 // ring (datapath.md 1).
@@ -323,7 +325,7 @@ func (c *Card) storeRing(q int, reg csr.RingReg, high bool, width int, v uint64)
 
 // baddr decides whether a base address may be written now.
 func (c *Card) baddr(r *ring, name func() string, v uint64, idle, enabled bool) bool {
-	if n := c.faults.IgnoreBaddr[r.q]; n != 0 {
+	if n := c.faults.IgnoreBaddr[r.q]; c.acts(fltIgnoreBaddr, n != 0) {
 		if n > 0 {
 			c.faults.IgnoreBaddr[r.q]--
 		}
@@ -371,6 +373,7 @@ func (c *Card) faultsChanged() {
 	}
 	c.cfg.softReset(c.faults.WakeResets)
 	c.stalled.Broadcast()
+	c.faultWatermark()
 	c.target.faultsChanged()
 	c.kickRings()
 	if c.fly.len() > 0 && !c.gone() {

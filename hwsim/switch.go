@@ -90,8 +90,8 @@ const seedSwitch = 0x88e6193
 
 func newSwitch(c *Card) *ethSwitch {
 	s := &ethSwitch{c: c}
-	s.smi = command{c: c, run: s.runSMI, stuck: &c.faults.SwitchStuckBusy}
-	s.mii = command{c: c, run: s.runMII, stuck: &c.faults.SwitchPHYStuck}
+	s.smi = command{c: c, run: s.runSMI, stuck: &c.faults.SwitchStuckBusy, fault: fltSwitchStuckBusy}
+	s.mii = command{c: c, run: s.runMII, stuck: &c.faults.SwitchPHYStuck, fault: fltSwitchPHYStuck}
 	rng := rand.New(rand.NewPCG(uint64(c.o.Seed), seedSwitch))
 	for p := range s.found {
 		mode := swMode(c.o.SwitchFrame)
@@ -168,7 +168,7 @@ func (s *ethSwitch) agentState(p int, up bool) {
 		r[reg.PortControl] |= swForward
 	}
 	s.power(p, up)
-	if s.c.faults.SwitchRewrite {
+	if s.c.acts(fltSwitchRewrite, s.c.faults.SwitchRewrite) {
 		r[reg.PortControl2] = s.found[p]
 	}
 	s.derive()
@@ -203,7 +203,7 @@ func (s *ethSwitch) read(dev, r int) uint16 {
 	case dev < reg.Ports && r == reg.PortStatus:
 		return s.status(dev)
 	case dev < reg.Ports && r == reg.Identifier:
-		if id := s.c.faults.SwitchID; id != 0 {
+		if id := s.c.faults.SwitchID; s.c.acts(fltSwitchID, id != 0) {
 			return uint16(id)
 		}
 		return swID
@@ -244,7 +244,7 @@ func (s *ethSwitch) writePort(p, r int, v uint16) {
 		if v&swJumbo == swJumbo {
 			s.c.report(ReportSwitchReserved, "port %d register 8 = %#04x: jumbo mode 3", p, v)
 		}
-		if n := &s.c.faults.SwitchNoStick[p]; *n != 0 {
+		if n := &s.c.faults.SwitchNoStick[p]; s.c.acts(fltSwitchNoStick, *n != 0) {
 			if *n > 0 {
 				*n--
 			}

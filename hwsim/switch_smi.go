@@ -25,6 +25,7 @@ type command struct {
 	c     *Card
 	run   func(word uint16)
 	stuck *bool // a fault: nothing is run
+	fault faultID
 
 	word    uint16 // without the bit
 	data    uint16
@@ -37,7 +38,7 @@ func (x *command) reset() { x.word, x.data, x.pending = 0, 0, false }
 
 // settle runs a command whose time has come.
 func (x *command) settle() {
-	if x.pending && x.polls <= 0 && x.c.now >= x.until && !*x.stuck {
+	if x.pending && x.polls <= 0 && x.c.now >= x.until && !x.c.acts(x.fault, *x.stuck) {
 		x.pending = false
 		x.run(x.word)
 	}
@@ -85,7 +86,7 @@ func (s *ethSwitch) runSMI(w uint16) {
 		s.write(dev, r, s.smi.data)
 	case op == 2:
 		s.smi.data = s.read(dev, r)
-		if n := &s.c.faults.SwitchForeignRead; *n > 0 {
+		if n := &s.c.faults.SwitchForeignRead; s.c.acts(fltSwitchForeignRead, *n > 0) {
 			*n--
 			s.intrude()
 		}
@@ -107,13 +108,13 @@ func (s *ethSwitch) intrude() {
 func (s *ethSwitch) mdioRead(r int) uint16 {
 	f := &s.c.faults
 	switch {
-	case f.SwitchSilent:
+	case s.c.acts(fltSwitchSilent, f.SwitchSilent):
 	case r == reg.SMICommand:
 		return s.smi.read()
 	case r == reg.SMIData:
 		v := s.smi.readData()
 		if f.SwitchWrongReads > 0 {
-			if s.wrong++; s.wrong%f.SwitchWrongReads == 0 {
+			if s.wrong++; s.c.acts(fltSwitchWrongReads, s.wrong%f.SwitchWrongReads == 0) {
 				return []uint16{0x007f, 0x0000}[s.wrong/f.SwitchWrongReads%2] // as seen
 			}
 		}
@@ -125,9 +126,9 @@ func (s *ethSwitch) mdioRead(r int) uint16 {
 func (s *ethSwitch) mdioWrite(r int, v uint16) {
 	f := &s.c.faults
 	switch {
-	case f.SwitchSilent:
+	case s.c.acts(fltSwitchSilent, f.SwitchSilent):
 	case r == reg.SMICommand:
-		if f.SwitchForeignBusy > 0 && v&reg.Busy != 0 {
+		if s.c.acts(fltSwitchForeignBusy, f.SwitchForeignBusy > 0 && v&reg.Busy != 0) {
 			f.SwitchForeignBusy--
 			s.intrude()
 			return
@@ -135,7 +136,7 @@ func (s *ethSwitch) mdioWrite(r int, v uint16) {
 		s.smi.write(v)
 	case r == reg.SMIData:
 		s.smi.data, s.tainted = v, false
-		if f.SwitchForeignData > 0 {
+		if s.c.acts(fltSwitchForeignData, f.SwitchForeignData > 0) {
 			f.SwitchForeignData--
 			s.intrude()
 		}

@@ -235,6 +235,15 @@ func (t *target) crash() {
 	t.publish()
 }
 
+// vanish is the end of all that the target runs, its kernel too: every window reads
+// all-ones, the registers stay (F2).
+func (t *target) vanish() {
+	t.killFastPath()
+	t.gen++
+	t.mapped = false
+	t.unmap(0)
+}
+
 // killFastPath ends the packet program and with it rpc's handlers and NetAgent;
 // the windows keep what they hold (F12).
 func (t *target) killFastPath() {

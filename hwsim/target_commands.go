@@ -73,10 +73,10 @@ func (t *target) lifAddUpdate(payload []byte) msg.RC {
 	}
 	store := true
 	if p, ok := portOfLIF(r.Index); ok {
-		if rc := t.c.faults.LIFRefuse[p.Tag]; rc != msg.RCOK {
+		if rc := t.c.faults.LIFRefuse[p.Tag]; t.c.acts(fltLIFRefuse, rc != msg.RCOK) {
 			return rc
 		}
-		store = !t.c.faults.LIFNotStored[p.Tag]
+		store = !t.c.acts(fltLIFNotStored, t.c.faults.LIFNotStored[p.Tag])
 	}
 	return t.c.lifs.update(r, payload[msg.LIFPrivMask]&1 != 0, store)
 }
@@ -86,7 +86,7 @@ func (t *target) platformRead(payload []byte, room int) (msg.RC, []byte) {
 		return msg.RCRefused, nil
 	}
 	assembly := t.c.faults.Assembly
-	if assembly == "" {
+	if !t.c.acts(fltAssembly, assembly != "") {
 		assembly = board.Assembly
 	}
 	return msg.RCOK, msg.Platform{

@@ -55,7 +55,7 @@ func (t *target) pollHandshake() {
 		return
 	}
 	t.spin()
-	if t.hs.state == hsListening && t.c.sliScratch == csr.HostLoaded && !t.c.faults.HandshakeDeaf {
+	if t.hs.state == hsListening && t.c.sliScratch == csr.HostLoaded && !t.c.acts(fltHandshakeDeaf, t.c.faults.HandshakeDeaf) {
 		t.c.sliScratch = csr.GetHostInfo
 		t.hs.state = hsWaitInfo
 	}
@@ -66,7 +66,7 @@ func (t *target) pollHandshake() {
 // ended it: any value but GET_HOST_INFO is an info word, 0 and HOST_LOADED too
 // (choice 18); any value with other upper bits than the reply's ends the second.
 func (t *target) spin() {
-	if t.c.faults.HandshakeMute {
+	if t.c.acts(fltHandshakeMute, t.c.faults.HandshakeMute) {
 		return
 	}
 	v := t.c.sliScratch

@@ -62,6 +62,9 @@ func (t *target) agentUp() {
 	w := t.nwaWindow()
 	clear(w)
 	le.PutUint32(w[msg.NWABody:], msg.NWABodyOffset)
+	if n := t.c.faults.AgentBody; t.c.acts(fltAgentBody, n != 0) {
+		le.PutUint32(w[msg.NWABody:], n)
+	}
 	le.PutUint32(w[msg.NWAMaxReq:], msg.NWAMaxReqLen)
 	le.PutUint32(w[msg.NWAEventOff:], msg.NWAEvent)
 	le.PutUint32(w[msg.NWAEventLen:], msg.NWAEvent)
@@ -85,7 +88,7 @@ func (t *target) agentTick() {
 // TURN, the host never writes STATUS.
 func (t *target) agentLook() {
 	a := &t.agent
-	if !a.up || a.dead || t.c.faults.AgentSilent {
+	if !a.up || a.dead || t.c.acts(fltAgentSilent, t.c.faults.AgentSilent) {
 		return
 	}
 	w := t.nwaWindow()
@@ -98,7 +101,8 @@ func (t *target) agentLook() {
 			n = msg.NWAReqSize
 		}
 		t.agentTake(int(n))
-		t.afterAgent(t.tl.AgentAnswer+t.c.faults.AgentDelay, t.agentAnswer)
+		t.c.chance(perCommand)
+		t.afterAgent(t.tl.AgentAnswer+t.c.delay(fltAgentDelay, t.c.faults.AgentDelay), t.agentAnswer)
 	case a.state == agentHeld && turn == msg.TurnAck:
 		if t.rng.IntN(nwaTickOneIn) == 0 {
 			a.state = agentTickWait
@@ -133,7 +137,7 @@ func (t *target) agentAnswer() {
 	if !a.up {
 		return
 	}
-	if t.c.faults.AgentSilent {
+	if t.c.acts(fltAgentSilent, t.c.faults.AgentSilent) {
 		a.state = agentIdle // the request is still there and will be seen again
 		return
 	}
@@ -146,7 +150,11 @@ func (t *target) agentAnswer() {
 		status, payload = msg.ReplyNoSuch, nil
 	}
 	w := t.nwaWindow()
-	b := le.AppendUint32(w[a.reply:a.reply], msg.ReplyMarker)
+	marker := uint32(msg.ReplyMarker)
+	if n := t.c.faults.AgentMarker; t.c.acts(fltAgentMarker, n != 0) {
+		marker = n
+	}
+	b := le.AppendUint32(w[a.reply:a.reply], marker)
 	b = le.AppendUint32(b, status)
 	b = append(b, payload...)
 	n := len(b)
@@ -160,7 +168,7 @@ func (t *target) agentAnswer() {
 
 // agentRun is one operation (rpc-lif.md 7.1); false is status 1.
 func (t *target) agentRun(r *msg.NWARequestMsg) (payload []byte, ok bool) {
-	if t.c.faults.refuses(r) {
+	if t.c.acts(fltAgentRefuse, t.c.faults.refuses(r)) {
 		return nil, false
 	}
 	switch r.Op {

@@ -1,6 +1,7 @@
 package hwsim
 
 import (
+	"math"
 	"syscall"
 	"time"
 
@@ -102,7 +103,7 @@ func (t *target) rpcDoorbell(i uint32) {
 // commands, different means a new configuration. The magic is not tested.
 func (t *target) rpcLook() {
 	r := &t.rpc
-	if !r.up || r.configuring || r.hung || t.c.faults.RPCSilent {
+	if !r.up || r.configuring || r.hung || t.c.acts(fltRPCSilent, t.c.faults.RPCSilent) {
 		return
 	}
 	if le.Uint64(t.rpcWindow()) == r.cached {
@@ -159,11 +160,11 @@ func (t *target) rpcConfigure() {
 func (t *target) rpcKick() {
 	r := &t.rpc
 	low := t.rpcWindow()[msg.StateLowRing:]
-	if !r.ready || r.busy || t.c.faults.RPCSilent {
+	if !r.ready || r.busy {
 		return
 	}
 	posted, done := le.Uint64(low[msg.RingPosted:]), le.Uint64(low[msg.RingDone:])
-	if posted == done {
+	if posted == done || t.c.acts(fltRPCSilent, t.c.faults.RPCSilent) {
 		return
 	}
 	if posted-done > uint64(r.descCount) {
@@ -175,12 +176,13 @@ func (t *target) rpcKick() {
 	}
 	r.busy = true
 	epoch := r.epoch
-	t.after(t.tl.RPCCommand+t.c.faults.RPCDelay, func() {
+	t.c.chance(perCommand)
+	t.after(t.tl.RPCCommand+t.c.delay(fltRPCDelay, t.c.faults.RPCDelay), func() {
 		if r.epoch != epoch || !r.up {
 			return
 		}
 		r.busy = false
-		if t.c.faults.RPCSilent {
+		if t.c.acts(fltRPCSilent, t.c.faults.RPCSilent) {
 			return // the command stays on the ring
 		}
 		t.rpcRun(int(done & uint64(r.descCount-1)))
@@ -212,6 +214,10 @@ func (t *target) rpcRun(slot int) {
 		entry.Command = msg.Command(req[msg.ReqCommand])
 		entry.Payload = append([]byte(nil), req[msg.ReqPayload:]...)
 		room = min(int(le.Uint16(req[msg.ReqRespSize:])), rpcUserData)
+		if rc := t.c.faults.RPCError; t.c.acts(fltRPCError, rc != msg.RCOK) {
+			entry.RC = rc
+			break
+		}
 		entry.RC, reply = t.command(entry.Command, entry.Payload, room)
 	}
 	entry.Replied = d.Flags&msg.FlagPost == 0 && !(t.c.o.Choices.SilentUnknown && entry.RC == rpcTransEIN)
@@ -225,6 +231,9 @@ func (t *target) rpcRun(slot int) {
 		b[msg.RespDone] = 1
 		le.PutUint16(b[msg.RespSeed:], r.seed)
 		le.PutUint16(b[msg.RespLen:], uint16(len(reply)))
+		if t.c.acts(fltRPCLongReply, t.c.faults.RPCLongReply) {
+			le.PutUint16(b[msg.RespLen:], math.MaxUint16)
+		}
 		b = append(b, reply...)
 		b = le.AppendUint32(b, doneMagic(r.seed))
 		t.c.dmaWrite("write", d.Addr, b)

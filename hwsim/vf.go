@@ -64,7 +64,7 @@ func (c *Card) Vectors() int {
 func (c *Card) loopBack(f *fetched, p *packet) {
 	t := &c.tally
 	switch {
-	case c.fpDead || c.faults.FastPathDead:
+	case c.fpDead || c.acts(fltFastPathDead, c.faults.FastPathDead):
 		t.deadIn++
 		c.pool.put(p)
 	case len(p.b) < frame.HeaderSize:

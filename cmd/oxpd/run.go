@@ -60,7 +60,7 @@ func (a *app) runCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&card.sim, "sim", false, "drive the simulated card inside this process")
 	cmd.Flags().StringVar(&card.device, "device", "", "drive the card at this PCI address, or at vfio-user:PATH, the socket of oxpd sim serve")
 	cmd.Flags().BoolVar(&card.acceptReset, "i-accept-reset", false, "with access: vfio, open the card also where that, or its end, may reset it")
-	cmd.Flags().StringArrayVar(&card.faults, "fault", nil, "with --sim, how the card misbehaves: NAME or NAME=ARGUMENT")
+	cmd.Flags().StringArrayVar(&card.faults, "fault", nil, "with --sim, how the card misbehaves: NAME[=ARGUMENT][@WHEN][%P] (see oxpd sim faults)")
 	cmd.Flags().StringVar(&file, "config", "", "configuration file (see oxpd config show)")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log each control operation")
 	return cmd
@@ -89,7 +89,7 @@ func (r *reader) read(ctx context.Context) (config.Config, error) {
 
 // run is the daemon, with the card of a source; nil: a simulated one of its own, with
 // faults.
-func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool, from *source, faults hwsim.Faults) error {
+func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool, from *source, faults []hwsim.Injection) error {
 	level := slog.LevelInfo
 	if debug {
 		level = slog.LevelDebug
@@ -101,7 +101,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, r *reader, debug bool,
 	simulated := from == nil
 	if simulated {
 		from = &source{simcard.Name, func(context.Context, *fdstore.Store, *slog.Logger) (octep.Device, error) {
-			return simcard.Open(cfg.Sim, log, func(f *hwsim.Faults) { *f = faults })
+			return simcard.Open(cfg.Sim, log, faults...)
 		}}
 	}
 	d := daemon.New(daemon.Options{

@@ -38,7 +38,8 @@ func (a *app) serveCommand() *cobra.Command {
 			"--console makes a symbolic link to the terminal of the coprocessor's serial console, with a boot loader, a login (root, no password) and\n" +
 			"a shell, which is busybox. Options behind an @: baud (115,200, as the real line), no-echo, password, mdio-zero.\n\n" +
 			"--fault has the card misbehave from the start, by a name or row of oxpd sim faults or a field of docs/simulator/faults.md: Gone, LateTail=0,3 (rings),\n" +
-			"LateBy=1ms, SkipEntries=0:5 (ring 0, five of them).\n\n" +
+			"LateBy=1ms, SkipEntries=0:5 (ring 0, five of them). With @10ms or @8000000 behind it, from that time or cycle on; with %0.01, at one in\n" +
+			"a hundred opportunities (a packet, a doorbell, a command ...): LoseMessages=3@1s%0.01.\n\n" +
 			"--function vf shows one virtual function (177d:a303) instead, for a driver of those, which oxpd is not: one ring, and what is\n" +
 			"sent on it comes back on it. Nothing boots behind it and no front port is: --wire and --timeline are for pf.\n\n" +
 			"Prints one line, ready, when all sockets listen, and serves until SIGTERM or SIGINT.",
@@ -90,7 +91,7 @@ func (a *app) serveCommand() *cobra.Command {
 	f.StringVar(&function, "function", function, "what is shown: pf (the card) or vf (a virtual function with a loopback behind it)")
 	f.StringArrayVar(&wires, "wire", nil, "what hangs at a front port: PORT=WIRE")
 	f.StringVar(&sim.Console, "console", "", "give the coprocessor a serial console: LINK[@OPTIONS], a symbolic link that is made to its terminal")
-	f.StringArrayVar(&faults, "fault", nil, "how the card misbehaves: NAME or NAME=ARGUMENT")
+	f.StringArrayVar(&faults, "fault", nil, "how the card misbehaves: NAME[=ARGUMENT][@WHEN][%P] (see oxpd sim faults)")
 	f.Uint64Var(&sim.Seed, "seed", sim.Seed, "seed of what the model draws at random")
 	f.StringVar(&sim.Timeline, "timeline", sim.Timeline, "boot of the card: compressed (well under a second) or real (minutes)")
 	f.BoolVar(&debug, "debug", false, "log each command that is refused")
@@ -98,12 +99,19 @@ func (a *app) serveCommand() *cobra.Command {
 }
 
 // parseFaults reads the arguments of --fault.
-func parseFaults(list []string) (wrong hwsim.Faults, err error) {
-	for _, f := range list {
-		name, arg, _ := strings.Cut(f, "=")
-		if err := hwsim.SetFault(&wrong, name, arg); err != nil {
-			return wrong, fmt.Errorf("--fault %q: %w", f, err)
+func parseFaults(list []string) (wrong []hwsim.Injection, err error) {
+	for _, text := range list {
+		i, err := hwsim.ParseInjection(text)
+		if err == nil {
+			err = i.Check()
 		}
+		if err == nil && i.After {
+			err = errors.New("nothing has begun: leave the + out")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--fault %q: %w", text, err)
+		}
+		wrong = append(wrong, i)
 	}
 	return wrong, nil
 }
@@ -135,7 +143,7 @@ func onlyPF(cmd *cobra.Command) error {
 }
 
 // serve shows a card until ctx ends.
-func (a *app) serve(ctx context.Context, path string, shown hwsim.Function, sim config.Sim, faults hwsim.Faults, log *slog.Logger) (err error) {
+func (a *app) serve(ctx context.Context, path string, shown hwsim.Function, sim config.Sim, faults []hwsim.Injection, log *slog.Logger) (err error) {
 	bar2, err := vfiouser.NewMemory()
 	if err != nil {
 		return err
@@ -153,7 +161,9 @@ func (a *app) serve(ctx context.Context, path string, shown hwsim.Function, sim 
 			return err
 		}
 	}
-	card.Card.Faults(func(f *hwsim.Faults) { *f = faults })
+	if err := card.Card.Inject(faults...); err != nil {
+		return err
+	}
 	for _, p := range unwired(sim.Wires) {
 		card.Card.Wire(uint16(p.Tag)).SetLink(false)
 	}

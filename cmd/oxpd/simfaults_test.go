@@ -12,7 +12,7 @@ func TestFaultsOutput(t *testing.T) {
 	both(t, "sim-faults", &faultList{Schema: 1, Faults: []faultRow{
 		{"F3", "handshake-abandoned", "register keeps its value", "endpoint.md 15", "misuse", "no more stores to SLI_EPF_SCRATCH", false},
 		{"D1", "message-edge-lost", "OUT_CNTS grows, vectors frozen", "datapath.md 7", "switch", "LoseMessages", true},
-	}, Fields: []string{"Gone", "LoseMessages"}}, printFaults)
+	}, Fields: []string{"Gone", "LoseMessages"}, Actions: []faultAction{{"kill", "", "the card is off the bus"}, {"stray-tag", "TAG", "a frame with a tag that no port has"}}}, printFaults)
 }
 
 func TestEveryFaultIsListed(t *testing.T) {

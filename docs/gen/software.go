@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"oxpd/hwsim"
 	"oxpd/internal/port"
 	"oxpd/ring"
 	"oxpd/ring/wire"
@@ -398,6 +399,28 @@ func faults(root string) (string, error) {
 			return "", err
 		}
 	}
+	d.section("By name, at a moment, by chance")
+	d.text("`--fault` of `oxpd run --sim` and `oxpd sim serve`, `oxpd sim fault` of a daemon that runs and `Card.Inject` take `NAME[=ARGUMENT][@WHEN][%P]`. " +
+		"NAME is a field above (case and hyphens do not matter), a row or its name ([the rows](fault-tests.md)), or an action below. @WHEN is a time since the card was made (`@10ms`), or its cycle (`@8000000`); " +
+		"with a + in front, from now. %P is a probability above 0 and up to 1: the fault acts at so many of its opportunities, drawn from the card's seed; in stepped mode the same seed draws the same. " +
+		"One that is marked once begins at one of its opportunities and then stays.")
+	rows := [][]string{}
+	for _, v := range hwsim.FaultActions() {
+		rows = append(rows, []string{quote(v.Name), quote(v.Arg), v.Effect, v.Per + ", once"})
+	}
+	d.table([]string{"action", "argument", "what it does", "opportunity"}, rows)
+	rows = nil
+	for _, v := range hwsim.FaultSwitches() {
+		per := v.Per
+		switch {
+		case per == "":
+			per = "none: a number that others use"
+		case v.Once:
+			per += ", once"
+		}
+		rows = append(rows, []string{quote(v.Name), per})
+	}
+	d.table([]string{"field", "opportunity"}, rows)
 	d.section("At once")
 	d.text("Methods of `Card` that do something to the card at the moment of the call.")
 	var calls [][]string
@@ -416,7 +439,7 @@ func faults(root string) (string, error) {
 		return "", fmt.Errorf("hwsim: no report names")
 	}
 	slices.SortFunc(reports, func(a, b field) int { return strings.Compare(a.value, b.value) })
-	rows := make([][]string, 0, len(reports))
+	rows = nil
 	for _, r := range reports {
 		rows = append(rows, []string{quote(r.value), r.comment})
 	}

@@ -91,13 +91,13 @@ const Name = simdev.Name
 
 // Open is NewBoard for the daemon, and switches it on, with its faults from the
 // start.
-func Open(cfg config.Sim, log *slog.Logger, faults ...func(*hwsim.Faults)) (*Device, error) {
+func Open(cfg config.Sim, log *slog.Logger, faults ...hwsim.Injection) (*Device, error) {
 	b, err := NewBoard(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range faults {
-		b.Card.Faults(f)
+	if err := b.Card.Inject(faults...); err != nil {
+		return nil, errors.Join(fmt.Errorf("simcard: %w", err), b.Close())
 	}
 	if err := b.OpenConsole(cfg.Console); err != nil {
 		if cfg.Console != "" {

@@ -13,13 +13,13 @@ type Unit uint8
 // The units, in the order of a frame's way from the host out and back in. What a
 // lane of each is stands in brackets; without them there is one.
 const (
-	UnitLoad       Unit = iota // register reads of the driver, which waits for them [ring; -1: registers of no ring]
-	UnitStore                  // register writes of the driver, which it does not wait for [as UnitLoad]
+	UnitLoad       Unit = iota // register reads of the driver, which waits for them [ring; -1 is the card]
+	UnitStore                  // register writes of the driver, which it does not wait for [ring; -1 is the card]
 	UnitLinkDown               // PCIe, host to card: completions of the card's reads, and the driver's stores
 	UnitLinkUp                 // PCIe, card to host: requests, packets, messages
 	UnitFetch                  // instruction fetch of an input ring [ring]
 	UnitRead                   // reads of what an instruction points at [ring]
-	UnitToWire                 // fast path, host to wire [port; -1: it had found none when it dropped the frame]
+	UnitToWire                 // fast path, host to wire [port; -1: none was found]
 	UnitMACOut                 // a frame on its way out of the board [port]
 	UnitMACIn                  // a frame on its way into the board [port]
 	UnitSwitch                 // what the switch in front of ten ports drops [port]
@@ -79,6 +79,14 @@ type Step struct {
 	Addr   uint64 // bus address, or offset in the BAR
 	Value  int64  // of a level; of a register, what was read or written
 }
+
+// What of the steps that readers look for.
+const (
+	WhatBuffer = "buffer"      // UnitWrite: data into one buffer
+	WhatLength = "length word" // UnitWrite: the packet becomes visible
+	WhatCredit = "credit"      // level of UnitDescriptor
+	WhatCount  = "count"       // level of UnitCount
+)
 
 // tracing is who is told of steps.
 type tracing struct {

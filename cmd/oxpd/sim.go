@@ -19,13 +19,13 @@ func (a *app) simCommand() *cobra.Command {
 		Use: "sim", Short: "simulated cards of their own, without a daemon",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return &usageError{fmt.Errorf("unknown command %q of oxpd sim", args[0]), "oxpd sim replay CAPTURE --port PORT, oxpd sim serve --vfio-user PATH, or oxpd sim faults"}
+				return &usageError{fmt.Errorf("unknown command %q of oxpd sim", args[0]), "oxpd sim replay CAPTURE --port PORT, oxpd sim serve --vfio-user PATH, oxpd sim trace SCENARIO --out FILE, or oxpd sim faults"}
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.replayCommand(), a.serveCommand(), a.faultsCommand(), a.calibrateCommand(), a.a64Command())
+	cmd.AddCommand(a.replayCommand(), a.serveCommand(), a.faultsCommand(), a.traceCommand(), a.calibrateCommand(), a.a64Command())
 	return cmd
 }
 

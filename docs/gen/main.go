@@ -1,7 +1,8 @@
 // Command gen writes the reference pages that follow from the source: registers,
 // commands, counters, ports, command line, configuration, and what the simulator
-// can be told. `make generate` runs it; the pages are committed, and a test
-// compares them with what it would write.
+// can be told; and what follows from its times, a picture and the golden trace.
+// `make generate` runs it; the files are committed, and a test compares them with
+// what it would write.
 //
 // Tables come from the values that the program uses, sentences from the comments
 // beside them. It needs the Go tool and no network.
@@ -12,6 +13,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"oxpd/internal/trace/scene"
 )
 
 func main() {
@@ -51,6 +54,9 @@ func generate(root string) ([]page, error) {
 		{"docs/simulator/faults.md", faults},
 		{"docs/simulator/fault-tests.md", faultTests},
 		{"docs/simulator/calibration.md", calibration},
+		{"docs/simulator/trace.md", tracePage},
+		{"docs/simulator/jumbo.svg", jumboPicture},
+		{"internal/trace/scene/testdata/" + scene.Golden + ".json", goldenTrace},
 	} {
 		text, err := p.text(root)
 		if err != nil {

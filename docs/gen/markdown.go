@@ -150,6 +150,29 @@ func (s *source) constants(prefix string) []field {
 	return out
 }
 
+// enumeration lists the constants of a type in order, with their comments; one
+// without a comment is left out.
+func (s *source) enumeration(typ string) []field {
+	var out []field
+	for _, f := range s.files {
+		for _, d := range f.Decls {
+			decl, ok := d.(*ast.GenDecl)
+			if !ok || decl.Tok != token.CONST {
+				continue
+			}
+			if first, ok := decl.Specs[0].(*ast.ValueSpec); !ok || first.Type == nil || typeName(first.Type) != typ {
+				continue
+			}
+			for _, spec := range decl.Specs {
+				if v := spec.(*ast.ValueSpec); comment(v.Comment) != "" {
+					out = append(out, field{name: v.Names[0].Name, comment: comment(v.Comment)})
+				}
+			}
+		}
+	}
+	return out
+}
+
 func comment(groups ...*ast.CommentGroup) string {
 	for _, g := range groups {
 		if t := strings.Join(strings.Fields(g.Text()), " "); t != "" {

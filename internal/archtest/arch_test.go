@@ -86,7 +86,9 @@ var rules = map[string][]string{
 	"internal/probe":        append([]string{"octep"}, below...),
 	"internal/probe/staged": append([]string{"hwsim", "internal/simdev", "octep", "ring"}, below...),
 
-	"internal/calibrate": append([]string{"hwsim", "internal/simdev", "internal/nwa", "octep", "ring", "rpc"}, below...),
+	"internal/calibrate":   append([]string{"hwsim", "internal/simdev", "internal/nwa", "octep", "ring", "rpc"}, below...),
+	"internal/trace":       append([]string{"hwsim"}, layouts...),
+	"internal/trace/scene": append([]string{"hwsim", "internal/simdev", "internal/trace", "octep", "ring"}, below...),
 
 	"internal/capture": {},
 	"internal/netlab":  append([]string{sysUnix, rtnetlink}, layouts...),
@@ -102,9 +104,9 @@ var rules = map[string][]string{
 
 	"internal/archtest": {},
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
-		"internal/calibrate", "internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
+		"internal/calibrate", "internal/capture", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "internal/trace/scene", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
 		"octep/vfio", "octep/vfiouser", "internal/sys", "switchcfg", cobra, sysUnix}, layouts...),
-	"docs/gen": append([]string{"hwsim", "ring", "rpc", "internal/port", "internal/calibrate"}, layouts...),
+	"docs/gen": append([]string{"hwsim", "internal/trace/scene", "ring", "rpc", "internal/port", "internal/calibrate"}, layouts...),
 	"docs":     {},
 }
 

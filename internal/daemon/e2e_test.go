@@ -727,7 +727,9 @@ func TestLIFRefused(t *testing.T) {
 
 func TestRPCTimeout(t *testing.T) {
 	t.Parallel()
-	r := start(t, rigOptions{}).running()
+	// No round of reconciliation asks first, and lets the command meet a channel that is
+	// being opened again.
+	r := start(t, rigOptions{config: func(c *config.Config) { c.Reconcile = config.Duration(time.Minute) }}).running()
 	r.card.Faults(func(f *hwsim.Faults) { f.RPCSilent = true })
 	began := time.Now()
 	err := r.setMTU("oxp9", 9000)

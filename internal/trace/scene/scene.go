@@ -98,10 +98,10 @@ func (s *Scene) Run(ctx context.Context, seed int64, tell func(hwsim.Step)) (r R
 		return r, err
 	}
 	defer func() { err = errors.Join(err, st.close()) }()
-	begin := st.card.Now()
+	st.begin = st.card.Now()
 	st.card.SetTracer(func(step hwsim.Step) {
-		step.Start -= min(step.Start, begin)
-		step.End -= min(step.End, begin)
+		step.Start -= min(step.Start, st.begin)
+		step.End -= min(step.End, st.begin)
 		r.Steps++
 		st.hear(&step)
 		tell(step)
@@ -111,7 +111,7 @@ func (s *Scene) Run(ctx context.Context, seed int64, tell func(hwsim.Step)) (r R
 	}
 	st.card.SetTracer(nil)
 	r.Received, r.Left = st.received, st.left
-	r.Elapsed = time.Duration(st.card.Now()-begin) * time.Microsecond / csr.ClocksPerUS
+	r.Elapsed = time.Duration(st.card.Now()-st.begin) * time.Microsecond / csr.ClocksPerUS
 	for _, report := range st.card.Reports() {
 		err = errors.Join(err, errors.New(report.String()))
 	}
@@ -240,13 +240,8 @@ func tail(s *stage) error {
 	}
 	b := s.udp(p, 1, Jumbo)
 	s.sendIn(p, b)
-	for n := 0; s.visible == 0; n++ {
-		if n == 1000 {
-			return errors.New("the length word was not written in a millisecond")
-		}
-		if err := s.serve(slice); err != nil {
-			return err
-		}
+	if err := s.serveUntilVisible(); err != nil {
+		return err
 	}
 	s.wake()
 	if err := s.settle(); err != nil {

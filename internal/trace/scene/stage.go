@@ -31,7 +31,8 @@ type stage struct {
 	rng    *rand.Rand
 	seq    uint32
 
-	visible  int     // length words that the card has written
+	begin    uint64  // cycle of the scene's begin
+	visible  uint64  // cycle since then at which the last length word is in memory; 0: none was written
 	received []Frame // by the driver
 	left     []Frame // by a wire
 }
@@ -175,8 +176,21 @@ func (s *stage) sleep(until time.Duration) (ranOut bool) {
 // hear notes what a scene waits for. It is called under the card's lock.
 func (s *stage) hear(step *hwsim.Step) {
 	if step.Unit == hwsim.UnitWrite && step.What == hwsim.WhatLength {
-		s.visible++
+		s.visible = step.End
 	}
+}
+
+// serveUntilVisible serves until a length word is in memory.
+func (s *stage) serveUntilVisible() error {
+	for range 1000 {
+		if err := s.serve(slice); err != nil {
+			return err
+		}
+		if s.visible != 0 && s.card.Now()-s.begin > s.visible {
+			return nil
+		}
+	}
+	return errors.New("the length word was not written in a millisecond")
 }
 
 // wait is time in which nobody serves the rings.

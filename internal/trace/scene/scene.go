@@ -38,7 +38,7 @@ func All() []Scene {
 		{Name: "timer", About: "interrupt level 8: three frames wait for the timer, eight do not",
 			rings: ring.Config{PacketLevel: timerLevel, LevelTime: 50 * time.Microsecond}, play: timer},
 		{Name: "tail", About: "fault: a jumbo frame's tail and count come 20 us after its length word, and the driver waits", play: tail},
-		{Name: "mtu", About: "a frame one byte over the MTU of its LIF is refused, the next one passes", play: mtu},
+		{Name: "mtu", About: "a frame one byte over the MTU of its LIF is refused, the next one passes; the switch drops a longer one on its own", play: mtu},
 	}
 }
 
@@ -255,11 +255,16 @@ func mtu(s *stage) error {
 	s.sendIn(p, s.udp(p, 1, portsLongest+1))
 	b := s.udp(p, 1, portsLongest)
 	s.sendIn(p, b)
+	behind := board.ByIndex(0)
+	s.sendIn(behind, s.udp(behind, 1, hwsim.SwitchFrameFound))
 	if err := s.settle(); err != nil {
 		return err
 	}
 	if n := s.card.Counter(msg.CntDropMTUExceeded); n != 1 {
 		return fmt.Errorf("%s is %d, want 1", msg.CounterNames[msg.CntDropMTUExceeded], n)
+	}
+	if n := s.card.Wire(uint16(behind.Tag)).Stats().SwitchDropped; n != 1 {
+		return fmt.Errorf("the switch dropped %d frames, want 1", n)
 	}
 	return same("received", s.received, []Frame{{uint16(p.Tag), b}})
 }

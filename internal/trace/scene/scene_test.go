@@ -157,6 +157,7 @@ func TestMTUIsTheDropsName(t *testing.T) {
 	steps, r := play(t, "mtu", 1)
 	assert.Len(t, r.Received, 1)
 	assert.Len(t, pick(steps, hwsim.UnitToHost, "FROM_WIRE_DROP_MTU_EXCEEDED"), 1)
+	assert.Len(t, pick(steps, hwsim.UnitSwitch, "too long"), 1)
 }
 
 func TestStepsCountFromTheScenesBegin(t *testing.T) {

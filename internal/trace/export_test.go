@@ -1,0 +1,4 @@
+package trace
+
+// CheckFormat is for the tests of scenes, which import this package.
+var CheckFormat = checkFormat

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +60,9 @@ func (a *app) traceCommand() *cobra.Command {
 				}
 				return show(a, listScenes(), printScenes)
 			}
+			if len(names) == 0 {
+				return &usageError{fmt.Errorf("sim trace: SCENARIO is missing: want %s", strings.Join(scene.Names(), ", ")), cmd.UseLine()}
+			}
 			if err := args(1, 1)(cmd, names); err != nil {
 				return err
 			}
@@ -76,7 +80,7 @@ func (a *app) traceCommand() *cobra.Command {
 	})
 	f := cmd.Flags()
 	f.StringVar(&out, "out", "", "file that the trace is written to")
-	f.Int64Var(&seed, "seed", 1, "of everything that varies")
+	f.Int64Var(&seed, "seed", 1, "seed of everything that varies")
 	f.BoolVar(&list, "list", false, "list the scenarios")
 	return cmd
 }

@@ -90,7 +90,7 @@ func TestTraceRefusals(t *testing.T) {
 		code int
 		err  string
 	}{
-		"no scenario":               {[]string{"--out", out}, 2, "sim trace: SCENARIO is missing"},
+		"no scenario":               {[]string{"--out", out}, 2, "sim trace: SCENARIO is missing: want small, jumbo"},
 		"two scenarios":             {[]string{"small", "jumbo", "--out", out}, 2, `"jumbo" is one argument too many`},
 		"unknown scenario":          {[]string{"smal", "--out", out}, 2, `unknown scenario "smal": want small, jumbo, burst`},
 		"no file":                   {[]string{"small"}, 2, "where to? --out is missing"},

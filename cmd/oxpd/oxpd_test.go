@@ -233,6 +233,11 @@ func TestUsage(t *testing.T) {
 		{"serve with a fault from now on", []string{"sim", "serve", "--vfio-user", none, "--fault", "Gone@+1s"}, 2, `--fault "Gone@+1s": nothing has begun: leave the + out`, ""},
 		{"run with a fault too likely", []string{"run", "--sim", "--fault", "Gone%5"}, 2, `%5: want a probability above 0 and up to 1`, ""},
 		{"run with a fault that the host makes", []string{"run", "--sim", "--fault", "F3"}, 2, "fault F3 handshake-abandoned is not switched: no more stores", ""},
+		{"a fault that is begun and ended", []string{"sim", "fault", "Gone", "--clear", "all", "--socket", none}, 2, "--clear all ends a fault and Gone begins one: do one after the other", ""},
+		{"no fault to end", []string{"sim", "fault", "--clear", "", "--socket", none}, 2, "--clear: which fault? want a name or all", ""},
+		{"no such fault while it runs", []string{"sim", "fault", "Gone", "Fire", "--socket", none}, 2, `no fault "Fire": want one of`, ""},
+		{"a fault at no time while it runs", []string{"sim", "fault", "Gone@soon", "--socket", none}, 2, `@soon: want a time such as @10ms`, ""},
+		{"a fault of nobody's card", []string{"sim", "fault", "Gone", "--socket", none}, 1, "no daemon answers on " + none, ""},
 		{"serve with a fault of no ring", []string{"sim", "serve", "--vfio-user", none, "--fault", "LateTail=64"}, 2, `"64": want numbers of 0 to 63`, ""},
 		{"serve with a console of no kind", []string{"sim", "serve", "--vfio-user", none, "--console", "x@fast"}, 2, `sim.console: "x@fast": want [LINK][@OPTIONS]`, ""},
 		{"serve with no such boot", []string{"sim", "serve", "--vfio-user", none, "--timeline", "x"}, 2, `sim.timeline: "x": want compressed or real`, ""},
@@ -457,6 +462,24 @@ func TestDaemon(t *testing.T) {
 	t.Run("mtu changes", func(t *testing.T) {
 		r := ask("mtu", "PortF1", "9000")
 		assert.Equal(t, result{out: "oxp9 (PortF1)\nlif        9000\ninterface  9000\nswitch     none\neffective  9000\n"}, r)
+	})
+	t.Run("faults come and go", func(t *testing.T) {
+		r := ask("sim", "fault", "LIFNotStored=oxp3@+1h", "RInfoNoRings%0.5")
+		assert.Equal(t, 0, r.code, "%+v", r)
+		assert.Regexp(t, `(?m)^RInfoNoRings +on +\d+ +0\.5 of: a read of SDP_EPF_RINFO$`, r.out)
+		assert.Regexp(t, `(?m)^LIFNotStored=oxp3 +at 1h0m`, r.out)
+		r = ask("sim", "fault", "--clear", "lif-not-stored")
+		assert.Equal(t, 0, r.code, "%+v", r)
+		assert.NotContains(t, r.out, "LIFNotStored")
+		r = ask("sim", "fault", "--clear", "lif-not-stored")
+		assert.Equal(t, 1, r.code)
+		assert.Contains(t, r.err, "fault lif-not-stored is not on")
+		assert.Equal(t, 0, ask("sim", "fault", "--clear", "all").code)
+		r = ask("sim", "fault")
+		assert.Regexp(t, `^cycle \d+, [\d.]+ s since the card was made\nno faults\n$`, r.out)
+		r = ask("sim", "fault", "Gone@1ms")
+		assert.Equal(t, 2, r.code)
+		assert.Contains(t, r.err, "the card is past that cycle")
 	})
 	t.Run("second daemon is told socket and pid", func(t *testing.T) {
 		r := oxpd(t, exe, "run", "--sim", "--socket", socket)

@@ -25,7 +25,7 @@ func (a *app) simCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.replayCommand(), a.serveCommand(), a.faultsCommand(), a.traceCommand(), a.calibrateCommand(), a.a64Command())
+	cmd.AddCommand(a.replayCommand(), a.serveCommand(), a.faultsCommand(), a.faultCommand(), a.traceCommand(), a.calibrateCommand(), a.a64Command())
 	return cmd
 }
 

@@ -55,6 +55,7 @@ type control interface {
 	interruptSwitch()
 	switchRegister(ctx context.Context, at switchcfg.Register) (client.SwitchRegister, error)
 	writeSwitch(ctx context.Context, at switchcfg.Register, v uint16) (client.SwitchRegister, error)
+	faulty() (faulty, error)
 	stop(ctx context.Context, teardown bool) (client.StopResult, error)
 }
 
@@ -168,6 +169,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 		"/v1/stats": "GET", "/v1/instruments": "GET", "/v1/counters": "GET", "/v1/stop": "POST",
 	}
 	maps.Copy(routes, switchRoutes(mux, c))
+	maps.Copy(routes, faultRoutes(mux, c))
 	for path, methods := range routes {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", methods)

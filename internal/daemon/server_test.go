@@ -38,6 +38,8 @@ type fakeControl struct {
 	set         client.SetSwitch
 	hold        chan struct{} // when set, setSwitch waits for the end of its request, and closes it
 	interrupted bool
+
+	sim *fakeFaults // nil: the card is no simulated one
 }
 
 func (f *fakeControl) status() client.Status { return client.Status{Schema: client.Schema, PID: 7} }
@@ -100,6 +102,12 @@ func (f *fakeControl) counters(ctx context.Context) (client.Counters, error) {
 		}
 	}
 	return client.Counters{Counters: []client.Counter{{Index: 29, Name: "FROM_WIRE_DROP_MTU_EXCEEDED", Value: 3}}}, f.err
+}
+func (f *fakeControl) faulty() (faulty, error) {
+	if f.sim == nil {
+		return nil, &refusal{&hinted{errors.New("no simulated card"), "use one"}, client.CodeRefused}
+	}
+	return f.sim, nil
 }
 func (f *fakeControl) stop(_ context.Context, teardown bool) (client.StopResult, error) {
 	return client.StopResult{RebootNeeded: teardown}, f.err

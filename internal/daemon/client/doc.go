@@ -11,6 +11,8 @@
 //	GET  /v1/counters            Counters (asks the coprocessor over rpc)
 //	GET  /v1/switch              Switch (asks the coprocessor by its console)
 //	PUT  /v1/switch/jumbo        SetSwitch -> SwitchEvent, several, the last with a SwitchRun
+//	GET  /v1/sim/faults          Faults (a simulated card's)
+//	POST /v1/sim/faults          SetFaults -> Faults
 //	POST /v1/stop                StopRequest -> StopResult
 //
 // Each document carries "schema". A field is never renamed, removed or given

@@ -18,7 +18,7 @@ HELPERTOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test guest calibrate soak race fuzz bench lint helper generate docs cross ci clean help
+.PHONY: build demo test guest calibrate mutants soak race fuzz bench lint helper generate docs cross ci clean help
 
 build: ## build bin/oxpd
 	$(GO) build -o bin/oxpd ./cmd/oxpd
@@ -41,6 +41,9 @@ calibrate: build ## the published measurements beside what the simulated card gi
 soak: ## for DURATION (1m): MTU changes under TCP and UDP on every port (root), and random worlds of fresh seeds beside it
 	@tools/need ip:iproute2
 	OXPD_SOAK=$(DURATION) $(GO) test -count=1 -v -timeout 0 -run '^Test(MTUChangesUnderLoad|FreshWorlds)$$' ./internal/loadtest ./internal/worlds
+
+mutants: ## breaks of the source, one at a time: each must be killed by the test that it names (three minutes)
+	$(GO) run ./internal/mutants/cmd -go $(GO)
 
 race: ## all tests but the guest's under the race detector
 	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox $(HELPERTOOLS)
@@ -78,7 +81,7 @@ cross: ## compile everything, tests too, for linux and freebsd on amd64 and arm6
 		GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) build ./... && GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) vet ./... || exit 1; \
 	done; done
 
-ci: test race lint cross docs ## what CI runs: test, race, lint, cross, docs, a short fuzz, the soak, demo
+ci: test race mutants lint cross docs ## what CI runs: test, race, mutants, lint, cross, docs, a short fuzz, the soak, demo
 	@tools/fuzz $(CIFUZZTIME)
 	@$(MAKE) --no-print-directory soak
 	@$(MAKE) --no-print-directory demo

@@ -49,6 +49,34 @@ func TestInstructionAndSlotComeFromOneStride(t *testing.T) {
 	}
 }
 
+// A card that fetches and reads at the doorbell finds all of it: the instruction, the
+// private header, the frame.
+func TestDoorbellFindsTheInstructionWritten(t *testing.T) {
+	h := newHand(t)
+	q := h.rings.iq
+	var frame []byte
+	bells := 0
+	h.regs.onStore = func(name string) {
+		if name != "IN_INSTR_DBELL" {
+			return
+		}
+		in, _ := q.instr.At(bells%wire.IQSlots*wire.InstrSize, wire.InstrSize)
+		var d wire.Instruction
+		require.NoError(t, d.Decode(in))
+		require.Equal(t, 28+66+len(frame), int(d.Tlen), "instruction %d", bells)
+		slot, bus := q.slot(uint32(bells))
+		require.Equal(t, uint64(bus), d.Dptr)
+		require.Equal(t, frame, slot[66:66+len(frame)])
+		bells++
+	}
+	for i := range wire.IQSlots + 3 {
+		frame = h.bytes(60 + i)
+		require.True(t, q.Post(0x8a00, frame))
+		h.regs.inCnts++
+	}
+	require.Equal(t, wire.IQSlots+3, bells)
+}
+
 func TestShortFrameIsPaddedWithZeros(t *testing.T) {
 	h := newHand(t)
 	q := h.rings.iq

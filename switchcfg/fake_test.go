@@ -33,6 +33,7 @@ type fakeBus struct {
 	regs  [32][32]uint16
 
 	command, data uint16
+	stale         uint16 // what data reads while a command runs
 	busyUntil     time.Duration
 	busyFor       time.Duration // each command
 	dead          bool          // nothing answers
@@ -98,6 +99,8 @@ func (b *fakeBus) ReadMDIO(_ context.Context, phy, r int) (uint16, error) {
 			b.looked()
 		}
 		return v, nil
+	case r == reg.SMIData && b.clock.now < b.busyUntil:
+		return b.stale, nil
 	case r == reg.SMIData:
 		return b.data, nil
 	}
@@ -119,7 +122,7 @@ func (b *fakeBus) WriteMDIO(_ context.Context, phy, r int, v uint16) error {
 		b.between = nil
 		f(b)
 	}
-	b.command, b.busyUntil = v, b.clock.now+b.busyFor
+	b.command, b.busyUntil, b.stale = v, b.clock.now+b.busyFor, b.data
 	b.do(int(v>>5&0x1f), int(v&0x1f), v&0x0c00 == reg.OpWrite)
 	return nil
 }

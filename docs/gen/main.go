@@ -52,6 +52,7 @@ func generate(root string) ([]page, error) {
 		{"docs/reference/probe.md", probeDocument},
 		{"docs/simulator/options.md", options},
 		{"docs/simulator/faults.md", faults},
+		{"docs/contributing/mutants.md", mutantList},
 		{"docs/simulator/fault-tests.md", faultTests},
 		{"docs/simulator/calibration.md", calibration},
 		{"docs/simulator/trace.md", tracePage},

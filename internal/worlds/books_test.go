@@ -88,9 +88,12 @@ type books struct {
 	judgedMs int        // of them that the port side has seen
 	freedMs  int        // of them whose buffers are back
 
-	posts           int
+	posts, finished int // by the last look
 	refusals        int
 	messagesRefused int
+	lostBy          [causes]uint64
+	longs, tooShort int // malformed packets that a ring took
+	mostSkipped     int // entries that faults may have left out
 
 	shortage [wire.OQs][]spell
 	shorts   [wire.OQs]int
@@ -325,18 +328,27 @@ func (b *books) messageSeen(size int) {
 	b.judgedMs++
 }
 
-// mayBeFull checks a refusal of the input queue: it is full when no slot but the one
-// that stays empty is free, by the count that any host can read.
+// look reads how many frames the card has finished, as any host can.
+func (b *books) look() {
+	b.finished = int(uint32(b.w.dev.BAR0().Load64(uint32(csr.InCnts.Queue(0)))))
+}
+
+// mayBeFull checks a refusal of the input queue: only the slot that stays empty is
+// free. With a look right in front of the refusal that is exact; by one behind it the
+// card may have gone on, by as many as it has in flight.
 func (b *books) mayBeFull() {
-	done := uint32(b.w.dev.BAR0().Load64(uint32(csr.InCnts.Queue(0))))
-	// While the count is read the card goes on, by some frames at most.
-	if under := b.posts - int(done); under < wire.IQSlots-1-b.slack() {
+	slack := 0
+	if !b.w.host.watch || b.w.host.batch > 0 {
+		b.look()
+		slack = inFlight
+	}
+	if under := b.posts - b.finished; under < wire.IQSlots-1-slack {
 		b.broke("full", "the input queue refuses a frame with %d of %d under way", under, wire.IQSlots-1)
 	}
 }
 
-// slack is how many instructions the card can finish while a register is read twice.
-func (b *books) slack() int { return 64 }
+// inFlight is how many instructions the card fetches ahead at most.
+const inFlight = 64
 
 // rate is how fast a port's cable is, in bit/s.
 func (w *world) rate(p board.Port) uint64 {
@@ -372,6 +384,9 @@ func (b *books) acts(k, q int, on bool) {
 	if on {
 		by = 1
 		b.acted[k] = true
+		if k == fSkipEntries {
+			b.mostSkipped += 5
+		}
 	}
 	b.active[k] += by
 	switch k {

@@ -365,6 +365,8 @@ func (w *world) counters(in, out losses) {
 		w.broke("a counter has a cause", "out of the host: %v", err)
 	}
 
+	w.lostBy = [causes]uint64{linkIn + linkOut, tooLongIn + tooLongOut, filtered + c[msg.CntDropLIFNotMyMAC], c[msg.CntDropMTUExceeded], refused, egress}
+
 	var sentIn, cameIn, tagged uint64
 	for p := range w.byPort {
 		for i, r := range w.byPort[p].in {
@@ -440,6 +442,9 @@ func (w *world) ofDriver() {
 		packet(m.size)
 		untagged++
 	}
+	w.equal("rx_long", s.Long, uint64(w.longs))
+	w.equal("rx_short", s.Short, uint64(w.tooShort))
+	came += uint64(w.longs)
 	w.equal("rx_done", s.Done, came)
 	w.equal("rx_delivered", s.Delivered, whole)
 	w.equal("rx_filtered", s.Dropped, dropped)
@@ -457,6 +462,10 @@ func (w *world) ofDriver() {
 	// What moves for a reason only.
 	ch, f := &w.plan.card.Choices, &w.plan.faults
 	gaps := w.was(fSkipEntries) || ch.CutMidway
+	if most := uint64(w.tooShort + w.mostSkipped); s.Skipped < uint64(w.tooShort) || s.Skipped > most && !ch.CutMidway {
+		w.broke("a counter has a cause", "rx_skipped is %d: %d shorts, and at most %d entries left out", s.Skipped, w.tooShort, w.mostSkipped)
+	}
+	gaps = gaps || w.tooShort > 0
 	unordered := f.LateData|f.LateLength|f.LateTail|f.LateCount != 0 || ch.LengthFirst
 	short := slices.ContainsFunc(w.shortage[:], func(s []spell) bool { return len(s) > 0 })
 	for _, x := range []struct {
@@ -464,12 +473,12 @@ func (w *world) ofDriver() {
 		n    uint64
 		may  bool
 	}{
-		{"rx_span_nobuf", s.SpanNoBuf, false}, {"rx_long", s.Long, false}, {"rx_short", s.Short, false}, {"rx_ghosts", s.Ghosts, false},
+		{"rx_span_nobuf", s.SpanNoBuf, false}, {"rx_ghosts", s.Ghosts, false},
 		{"oq_lapped", s.Lapped, false}, {"tx_bad_count", s.TxBadCount, false}, {"tx_unknown", s.TxUnknown, false},
 		{"credit_carry", s.Carry, false}, {"adopt_lost", s.AdoptLost, false}, {"adopt_dup", s.AdoptDup, false},
 		{"rx_resync", s.Resync, gaps}, {"rx_skipped", s.Skipped, gaps},
 		{"oq_unseen", s.Unseen, gaps || unordered || w.was(fLoseCounts)},
-		{"oq_behind", s.Behind, unordered || w.was(fLoseCounts)},
+		{"oq_behind", s.Behind, gaps || unordered || w.was(fLoseCounts)},
 		{"credit_capped", s.Capped, short || gaps},
 	} {
 		if x.n > 0 && !x.may {
@@ -486,7 +495,7 @@ func (w *world) credit() {
 	for q := range wire.OQs {
 		bell := bar.Load64(uint32(csr.OutSlistDBell.Queue(q)))
 		have := int(int32(uint32(bell)))
-		if have > grant || have < grant-16 {
+		if have > grant || have < grant-16 && !w.plan.card.Choices.CutMidway { // the rest of a packet that was cut is owed when one comes behind it
 			w.broke("credit", "ring %d rests at %d, the grant is %d", q, have, grant)
 		}
 		if n := uint32(bar.Load64(uint32(csr.OutCnts.Queue(q)))); n != 0 {

@@ -45,6 +45,7 @@ type hostPlan struct {
 	pause   time.Duration // between two turns of a busy worker, or two polls
 	bound   int           // packets a visit, for style visits
 	batch   int           // frames under one doorbell of the input queue; 0: Post, frame by frame
+	watch   bool          // IN_CNTS is read in front of each Post
 	drop    int           // one packet in so many is filtered; 0: none
 }
 
@@ -70,6 +71,8 @@ const (
 	evCable                    // a port's cable is out
 	evLeave                    // a port's interface is gone
 	evControl                  // statistics messages
+	evShort                    // packets whose length word is one of no packet: too short
+	evLong                     // or too long
 	evFault                    // a fault is on
 	eventKinds
 )
@@ -101,6 +104,10 @@ func (e event) String() string {
 		return at + fmt.Sprintf("%s: interface gone for %v", board.ByIndex(e.n).Label, e.last)
 	case evControl:
 		return at + fmt.Sprintf("%d statistics messages of up to %d bytes", e.n, e.count)
+	case evShort:
+		return at + fmt.Sprintf("ring %d: a length word of %d, too short", e.n, e.count)
+	case evLong:
+		return at + fmt.Sprintf("ring %d: a length word of %#x, too long", e.n, e.count)
 	default:
 		return at + fmt.Sprintf("fault %s %d for %v", passing[e.n].name, e.count, e.last)
 	}
@@ -210,7 +217,7 @@ func (d drawer) span(lo, hi time.Duration) time.Duration {
 // Budget of one world.
 const (
 	mostFrames = 1600
-	mostBytes  = 3 << 20
+	mostBytes  = 5 << 19
 )
 
 // draw makes the plan of a seed.
@@ -306,6 +313,7 @@ func (p *plan) drawHost(d drawer) {
 	if d.one(3) {
 		h.batch = d.from(2, 64)
 	}
+	h.watch = d.one(3)
 	if d.one(4) {
 		h.drop = d.from(2, 20)
 	}
@@ -314,7 +322,7 @@ func (p *plan) drawHost(d drawer) {
 // drawFlows gives each port some flows both ways.
 func (p *plan) drawFlows(d drawer) {
 	ports := d.Perm(board.Ports)
-	if !d.one(3) {
+	if d.one(2) {
 		ports = ports[:d.from(1, board.Ports)]
 	}
 	for _, i := range ports {
@@ -353,7 +361,7 @@ func (d drawer) sizes(s shape) []int {
 // drawLateness switches on, for the whole world, what puts writes off.
 func (p *plan) drawLateness(d drawer) {
 	f := &p.faults
-	if d.one(12) {
+	if d.one(4) {
 		f.WaitForCredit = d.from(1, 40)
 	}
 	if !d.one(4) {
@@ -376,8 +384,15 @@ func (p *plan) late() bool {
 // drawBursts has every flow send.
 func (p *plan) drawBursts(d drawer) {
 	frames, bytes := d.from(100, mostFrames), mostBytes
-	for frames > 0 && bytes > 0 {
+	if d.one(4) {
+		bytes -= p.drawFlood(d)
+	}
+	everybody := d.one(2)
+	for n := 0; frames > 0 && bytes > 0; n++ {
 		f := &p.flows[d.IntN(len(p.flows))]
+		if everybody && n < len(p.flows) {
+			f = &p.flows[n]
+		}
 		e := event{kind: evBurst, at: d.dur(p.length), n: f.n}
 		switch d.IntN(8) {
 		case 0: // more than a ring holds
@@ -395,6 +410,38 @@ func (p *plan) drawBursts(d drawer) {
 		bytes -= e.count * f.mean()
 		p.events = append(p.events, e)
 	}
+}
+
+// drawFlood has one flow send more than a ring holds, while nobody may be there to take
+// it. It returns how many bytes that are.
+func (p *plan) drawFlood(d drawer) int {
+	var in []*flow
+	for i := range p.flows {
+		if f := &p.flows[i]; !f.out && !f.foreign {
+			in = append(in, f)
+		}
+	}
+	if len(in) == 0 {
+		return 0
+	}
+	f := in[d.IntN(len(in))]
+	count := d.from(100, 300)
+	if d.one(3) {
+		f.sizes = []int{f.shape.least()}
+		count = d.from(900, 1600)
+	} else {
+		f.sizes = []int{d.from(7900, 9014), d.from(7900, 9014)}
+		p.mtus[f.port.Index] = board.MaxMTU
+		p.card.SwitchFrame = hwsim.SwitchFrameJumbo
+	}
+	at := d.dur(p.length)
+	p.events = append(p.events, event{kind: evBurst, at: at, n: f.n, count: count})
+	if !d.one(3) {
+		for k := range p.host.workers {
+			p.events = append(p.events, event{kind: evAway, at: at, n: k, last: d.span(time.Millisecond, 12*time.Millisecond)})
+		}
+	}
+	return count * f.mean()
 }
 
 func (f *flow) mean() int {
@@ -435,8 +482,24 @@ func (p *plan) drawPressure(d drawer) {
 	for range some(4, 6) {
 		add(event{kind: evControl, n: d.from(1, 20), count: []int{100, 1528, 1529, 1824, 3040, 14882}[d.IntN(6)]})
 	}
-	for range some(2, 4) {
+	// At most one of them in a world: what lies behind a gap and is no packet with a length
+	// that can be trusted ends no gap, and may stay there until a packet comes.
+	odd := d.IntN(4)
+	if odd == 0 && !p.card.Choices.CutMidway {
+		for range d.from(1, 3) {
+			add(event{kind: evLong, n: d.IntN(wire.OQs), count: []int{65536, 65537, 1 << 30, wire.OQEntries * wire.BufSize}[d.IntN(4)]})
+		}
+	}
+	if odd == 1 && !p.card.Choices.CutMidway && !p.late() {
+		for range d.from(1, 3) {
+			add(event{kind: evShort, n: d.IntN(wire.OQs), count: d.from(1, wire.LenOverhead)})
+		}
+	}
+	for range some(2, 5) {
 		k := d.IntN(len(passing))
+		if k == fSkipEntries && odd < 2 {
+			continue
+		}
 		if k == fLoseCounts && p.late() {
 			continue // a head that is counted for the packet before it says nothing about its tail
 		}

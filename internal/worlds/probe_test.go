@@ -55,7 +55,7 @@ func (w *world) probe() {
 
 // probing is a flow whose frames get through, nil when there is none.
 func (w *world) probing() *flow {
-	if w.plan.card.Choices.StatusStops || w.plan.late() {
+	if c := &w.plan.card.Choices; c.StatusStops || c.CutMidway || w.plan.late() {
 		return nil
 	}
 	for i := range w.flows {

@@ -56,18 +56,15 @@ func (t *tide) settle() {
 func (t *tide) high(from, to time.Duration) int {
 	// Level i holds from times[i] until the next.
 	i, found := slices.BinarySearch(t.times, from)
-	before := 0
-	if !found {
-		if i--; i < 0 {
-			i = 0
-		}
+	if !found && i > 0 {
+		i--
 	}
 	j, found := slices.BinarySearch(t.times, to)
 	if found {
 		j++
 	}
 	if j <= i {
-		return before
+		return 0 // all of it is later
 	}
 	k := bits.Len(uint(j-i)) - 1
 	return max(t.most[k][i], t.most[k][j-1<<k])

@@ -317,6 +317,8 @@ func (w *world) happen(e event) {
 		for range e.n {
 			w.statistics(w.rnd.from(60, e.count))
 		}
+	case evShort, evLong:
+		w.malformed(e.n, e.count)
 	case evFault:
 		w.fault(e, true)
 		w.after(e.last, func() { w.fault(e, false) })
@@ -372,6 +374,23 @@ func (w *world) statistics(size int) {
 	} else {
 		w.messagesRefused++
 	}
+}
+
+// malformed has the fast path write a packet with a length word that no packet has. It
+// takes one buffer.
+func (w *world) malformed(q, length int) {
+	if !w.card.DeliverRaw(q, uint16(board.TagControl), make([]byte, leastFrame), uint64(length)) {
+		w.messagesRefused++
+		return
+	}
+	if length > wire.MaxLength {
+		w.longs++
+	} else {
+		w.tooShort++
+	}
+	// The ring stands still over a short, and its buffer is in no book.
+	w.short(q, 1)
+	w.short(q, -1)
 }
 
 func (w *world) cable(p board.Port, d time.Duration) {
@@ -442,6 +461,9 @@ func (p *poster) post() {
 
 func (p *poster) one(f *flow) {
 	size := f.sizes[p.rnd.IntN(len(f.sizes))]
+	if p.host.watch {
+		p.look()
+	}
 	b := p.posted(f, size)
 	if !p.rings.IQ().Post(uint16(f.port.Tag), b) {
 		p.refused(f)
@@ -470,6 +492,7 @@ func (p *poster) fill(f *flow, n int) (took int) {
 // drain ends all that is under way: faults off but those that act all along, nothing
 // new, the host goes on serving.
 func (w *world) drain() {
+	w.host.bound, w.host.pause = wire.OQEntries, min(w.host.pause, 50*time.Microsecond)
 	quiet := func() bool {
 		return len(w.held) == 0 && !w.control && !w.poster.busy && w.pending == 0 && w.card.Quiesced()
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/board"
 )
 
 var bg = context.Background()
@@ -50,16 +52,20 @@ func TestWorlds(t *testing.T) {
 	var next atomic.Uint64
 	var mu sync.Mutex
 	bad := map[uint64]*violation{}
+	met := meetings{}
 	many(runtime.GOMAXPROCS(0), func(r *reuse) bool {
 		i := next.Add(1) - 1
 		if i >= uint64(n) {
 			return false
 		}
-		if _, v := live(draw(first+i), r); v != nil {
-			mu.Lock()
-			defer mu.Unlock()
+		w, v := live(draw(first+i), r)
+		mu.Lock()
+		defer mu.Unlock()
+		if v != nil {
 			bad[first+i] = v
+			return true
 		}
+		met.add(w)
 		return true
 	})
 	rules := map[string]int{}
@@ -72,6 +78,48 @@ func TestWorlds(t *testing.T) {
 	}
 	if len(bad) > 0 {
 		t.Errorf("%d of %d worlds broke a rule: %v", len(bad), n, rules)
+	}
+	t.Log(met)
+	if n >= allSeeds {
+		for _, what := range meant {
+			assert.GreaterOrEqual(t, met[what], 10, "worlds with %s", what)
+		}
+	}
+}
+
+// meetings count worlds by what happened in them.
+type meetings map[string]int
+
+// meant is what worlds are for: a thing that happens in none of them tests nothing.
+var meant = []string{
+	"frames in", "frames out", "frames of several buffers", "more than a thousand frames", "all twelve ports",
+	"rx_filtered", "rx_untagged", "rx_long", "rx_short", "rx_resync", "oq_unseen", "oq_behind", "credit_capped", "rxwd_rescues", "tx_iq_full", "MTU changes",
+	"MTU changes that fail", "no link", "too long for the switch", "a foreign address", "above the MTU", "a host ring is full", "an egress queue is full",
+}
+
+func (m meetings) add(w *world) {
+	s := w.rings.Stats()
+	ports := 0
+	for p := range w.byPort {
+		if len(w.byPort[p].in)+len(w.byPort[p].out) > 0 {
+			ports++
+		}
+	}
+	st := w.lifs.Stats()
+	for what, n := range map[string]uint64{
+		"frames in": s.Delivered, "frames out": s.TxPosted, "frames of several buffers": s.Spans, "rx_filtered": s.Dropped,
+		"rx_untagged": s.Untagged, "rx_long": s.Long, "rx_short": s.Short, "rx_resync": s.Resync, "oq_unseen": s.Unseen, "oq_behind": s.Behind,
+		"credit_capped": s.Capped, "rxwd_rescues": s.WdRescues, "tx_iq_full": s.TxFull, "MTU changes": st.MTUChanges, "MTU changes that fail": st.Refused + st.Mismatches,
+		"more than a thousand frames": (s.Done + s.TxPosted) / 1000, "all twelve ports": uint64(ports / board.Ports),
+	} {
+		if n > 0 {
+			m[what]++
+		}
+	}
+	for i, n := range w.lostBy {
+		if n > 0 {
+			m[causeNames[i]]++
+		}
 	}
 }
 

@@ -1,0 +1,320 @@
+package worlds
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"oxpd/hwsim"
+	"oxpd/internal/board"
+	"oxpd/internal/dma"
+	"oxpd/internal/simdev"
+	"oxpd/lif"
+	"oxpd/octep"
+	"oxpd/octep/csr"
+	"oxpd/ring"
+	"oxpd/ring/wire"
+	"oxpd/rpc"
+	"oxpd/rpc/msg"
+)
+
+// scene is a scenario in which nothing depends on when it happens: of each act less is
+// sent than any ring or queue holds, and the next begins when all of it has come out.
+type scene struct {
+	plan
+	acts []act
+}
+
+type act struct {
+	mtu   int // of one port, before the frames; 0: none
+	port  board.Port
+	sends []send
+}
+
+// send is one frame of a flow, or a statistics message.
+type send struct {
+	flow, size int
+	message    bool
+}
+
+// Bounds of an act: a ring holds 1,008 buffers whatever is in them, the shortest
+// egress queue 128 frames.
+const (
+	actBuffers = 900
+	actPosts   = 100
+)
+
+func drawScene(seed uint64) scene {
+	d := drawer{rand.New(rand.NewPCG(seed, 0x5ce2e))}
+	s := scene{plan: plan{seed: seed}}
+	s.card = d.options(seed)
+	s.card.Queues, s.card.Choices.StatusStops = hwsim.Queues{}, false
+	s.card.Rates = hwsim.Rates{}
+	s.drawRings(d)
+	s.drawHost(d)
+	s.drawFlows(d)
+	for i := range s.mtus {
+		s.mtus[i] = d.mtu()
+	}
+	for range d.from(2, 4) {
+		a := act{port: board.ByIndex(d.IntN(board.Ports))}
+		if d.one(2) {
+			a.mtu = d.mtu()
+		}
+		room, posts := actBuffers, 0
+		for range d.from(1, 250) {
+			x := send{message: d.one(30), size: d.from(60, 14000)}
+			if !x.message {
+				x.flow = d.IntN(len(s.flows))
+				f := &s.flows[x.flow]
+				x.size = f.sizes[d.IntN(len(f.sizes))]
+				if f.out {
+					if posts++; posts > actPosts {
+						continue
+					}
+				}
+			}
+			if room -= buffers(x.size); room < 0 {
+				break
+			}
+			a.sends = append(a.sends, x)
+		}
+		s.acts = append(s.acts, a)
+	}
+	return s
+}
+
+// stage is where a scene is played: a card, the driver, and what came out.
+type stage struct {
+	scene
+	card    *hwsim.Card
+	dev     octep.Device
+	rings   *ring.Rings
+	lifs    *lif.Manager
+	channel *rpc.Channel
+	pattern *pattern
+
+	mu    sync.Mutex
+	came  map[int][]string // by flow, in order
+	wrong []string
+}
+
+// outcome is what is the same however time passes.
+type outcome struct {
+	Frames    map[int][]string
+	Counters  [msg.CountersSys]uint64
+	Ports     [msg.CountersPort][msg.CountersPortStride]uint64
+	Wires     map[string]hwsim.WireStats
+	Stats     ring.Stats
+	LIFs      map[string]msg.LIF
+	Registers map[string]string
+	Reports   []string
+}
+
+func (s *stage) keep(f *flow, what string, b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.came[f.n] = append(s.came[f.n], what+fmt.Sprintf(" %x", sum(b)))
+}
+
+// frame finds the flow of a frame.
+func (s *stage) frame(b []byte) (*flow, int, bool) {
+	n, i, ok := mark(b)
+	if !ok || n >= len(s.flows) {
+		return nil, 0, false
+	}
+	return &s.flows[n], i, true
+}
+
+func (s *stage) verdict(first []byte, _ int, tag uint16) ring.Verdict {
+	_, i, ok := s.frame(first)
+	switch {
+	case board.Tag(tag) == board.TagControl:
+		return ring.Unowned
+	case ok && s.host.drop > 0 && i%s.host.drop == 0:
+		return ring.Drop
+	}
+	return ring.Pass
+}
+
+// Deliver implements ring.Sink.
+func (s *stage) Deliver(oq int, frames []ring.Frame) {
+	for _, x := range frames {
+		f, i, ok := s.frame(x.Pieces[0])
+		if !ok {
+			s.mu.Lock()
+			s.wrong = append(s.wrong, fmt.Sprintf("% x", x.Pieces[0]))
+			s.mu.Unlock()
+			continue
+		}
+		s.keep(f, fmt.Sprintf("%d by ring %d, tag %#x, %d bytes", i, oq, x.Tag, x.Bytes), x.Pieces[0])
+	}
+}
+
+// hangGuard ends a wait on a machine that does not move.
+const hangGuard = 5 * time.Minute
+
+// play plays a scene in stepped or free time.
+func play(t *testing.T, sc scene, p *pattern, free bool) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(bg, hangGuard)
+	defer cancel()
+	s := &stage{scene: sc, pattern: p, came: map[int][]string{}, card: hwsim.New(sc.card)}
+	s.dev = simdev.New(s.card)
+	defer s.card.Close()
+	clock := s.card.Clock()
+	ep, err := octep.Open(ctx, s.dev, octep.Config{Clock: clock})
+	require.NoError(t, err)
+	require.NoError(t, ep.WaitReady(ctx))
+	s.rings, err = ring.New(ring.Config{
+		BAR0: s.dev.BAR0(), DMA: s.dev.DMA(), Clock: clock, Sink: s, Verdict: s.verdict, Watermark: sc.plan.rings.watermark,
+		GatherFrames: sc.plan.rings.gather, GatherLarge: sc.plan.rings.large, PacketLevel: sc.plan.rings.level, LevelTime: sc.plan.rings.levelTime,
+	})
+	require.NoError(t, err)
+	require.NoError(t, octep.SetBusMaster(s.dev, true))
+	require.NoError(t, s.rings.Program(ctx))
+	clocks, err := ep.NewHandshake(nil).Run(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.rings.SetClocks(clocks))
+	fac, err := ep.WaitFacility(ctx, csr.FacRPC)
+	require.NoError(t, err)
+	s.card.Provision()
+	s.channel = rpc.New(fac, fac, nil, clock, nil, rpc.Config{Alloc: func() (*dma.Region, error) { return s.dev.DMA().Alloc("rpc buffer", rpc.BufferBytes, msg.BufferAlign) }})
+	require.NoError(t, s.channel.Configure(ctx))
+	s.lifs = lif.New(lif.Config{Table: s.channel, Clock: clock})
+	for i, p := range board.All() {
+		l, ok := s.card.LIF(uint32(p.LIF()))
+		require.True(t, ok)
+		require.NoError(t, s.lifs.Provision(ctx, p, l.MAC))
+		require.NoError(t, s.lifs.SetMTU(ctx, p, sc.mtus[i]))
+		for j := range s.flows {
+			if f := &s.flows[j]; f.port == p && !f.out && !f.foreign {
+				f.dst = l.MAC
+			}
+		}
+		s.card.Wire(uint16(p.Tag)).SetReceiver(func(b []byte) {
+			f, i, ok := s.frame(b)
+			if !ok {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.wrong = append(s.wrong, fmt.Sprintf("% x", b))
+				return
+			}
+			s.keep(f, fmt.Sprintf("%d out of %s, %d bytes", i, p.Label, len(b)), b)
+		})
+	}
+	if free {
+		s.card.Start()
+	}
+	next := make([]int, len(s.flows))
+	b := make([]byte, longestFrame)
+	for _, a := range s.acts {
+		if a.mtu > 0 {
+			require.NoError(t, s.lifs.SetMTU(ctx, a.port, a.mtu))
+		}
+		for _, x := range a.sends {
+			if x.message {
+				require.True(t, s.card.DeliverRaw(0, uint16(board.TagControl), make([]byte, x.size), uint64(x.size)+wire.LenOverhead))
+				continue
+			}
+			f := &s.flows[x.flow]
+			p.put(b, f, next[x.flow], x.size)
+			next[x.flow]++
+			if f.out {
+				require.True(t, s.rings.IQ().Post(uint16(f.port.Tag), b[:x.size]))
+			} else {
+				s.card.Wire(uint16(f.port.Tag)).Send(b[:x.size])
+			}
+		}
+		s.settle(ctx, t)
+	}
+	o := s.outcome(ctx, t)
+	require.NoError(t, octep.SetBusMaster(s.dev, false))
+	require.NoError(t, s.dev.Close())
+	require.NoError(t, s.rings.Free())
+	return o
+}
+
+// settle serves until everything of an act has come out.
+func (s *stage) settle(ctx context.Context, t *testing.T) {
+	for still := 0; still < 2; {
+		quiet := s.card.Quiesced()
+		took := 0
+		for q := range wire.OQs {
+			n, err := s.rings.OQ(q).Visit(ring.VisitBound)
+			require.NoError(t, err)
+			took += n
+		}
+		if still++; !quiet || took > 0 || s.rings.IQ().Settle() > 0 {
+			still = 0
+		}
+		require.NoError(t, s.card.Clock().Sleep(ctx, 200*time.Microsecond), "an act does not come to its end")
+	}
+}
+
+func sum(b []byte) uint64 {
+	h := uint64(14695981039346656037)
+	for _, c := range b {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h
+}
+
+func (s *stage) outcome(ctx context.Context, t *testing.T) outcome {
+	o := outcome{Frames: s.came, Wires: map[string]hwsim.WireStats{}, LIFs: map[string]msg.LIF{}, Registers: map[string]string{}}
+	require.Empty(t, s.wrong)
+	require.NoError(t, s.card.CheckConservation())
+	require.NoError(t, s.channel.SysCounters(ctx, &o.Counters))
+	require.NoError(t, s.channel.PortCounters(ctx, &o.Ports))
+	for _, p := range board.All() {
+		o.Wires[p.Label] = s.card.Wire(uint16(p.Tag)).Stats()
+		o.LIFs[p.Label], _ = s.card.LIF(uint32(p.LIF()))
+	}
+	o.Stats = s.rings.Stats()
+	// How often somebody looked, and how many buffers were out at once, is the time's.
+	o.Stats.GatherHigh, o.Stats.LargeHigh, o.Stats.IntrDrained, o.Stats.PrefixSeq = 0, 0, 0, 0
+	for i := range o.Stats.Queues {
+		o.Stats.Queues[i].IntrDrained, o.Stats.Queues[i].PrefixSeq = 0, 0
+	}
+	bar := s.dev.BAR0()
+	for _, r := range csr.GlobalTable {
+		o.Registers[r.Name] = fmt.Sprintf("%#x", bar.Load64(r.Offset))
+	}
+	for q := range csr.Rings {
+		for _, r := range csr.RingTable {
+			v := bar.Load64(uint32(csr.RingReg(r.Offset).Queue(q)))
+			o.Registers[fmt.Sprintf("%s[%d]", r.Name, q)] = fmt.Sprintf("%#x", v)
+		}
+	}
+	for _, r := range s.card.Reports() {
+		o.Reports = append(o.Reports, r.Name+": "+r.Text)
+	}
+	return o
+}
+
+// A2: a scenario without drops that depend on time gives the same frames, counters and
+// final registers in stepped and in free time.
+func TestSteppedAndFreeTimeGiveTheSame(t *testing.T) {
+	n := uint64(40)
+	if testing.Short() || raceDetector {
+		n = 8
+	}
+	p := newPattern()
+	frames := 0
+	for seed := uint64(1); seed <= n; seed++ {
+		sc := drawScene(seed)
+		stepped := play(t, sc, p, false)
+		free := play(t, sc, p, true)
+		require.Equal(t, stepped, free, "scene %d\n%s", seed, sc.plan.String())
+		require.Empty(t, stepped.Reports)
+		for _, f := range stepped.Frames {
+			frames += len(f)
+		}
+	}
+	require.Greater(t, frames, 50*int(n), "frames that came out")
+}

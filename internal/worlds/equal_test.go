@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,6 +56,9 @@ func drawScene(seed uint64) scene {
 	s := scene{plan: plan{seed: seed}}
 	s.card = d.options(seed)
 	s.card.Queues, s.card.Choices.StatusStops = hwsim.Queues{}, false
+	// A card of free time whose goroutine waits for a core between the length word and
+	// the tail has a packet that nothing counts for too long.
+	s.card.Choices.LengthFirst = false
 	s.card.Rates = hwsim.Rates{}
 	s.drawRings(d)
 	s.drawHost(d)
@@ -104,16 +109,25 @@ type stage struct {
 	wrong []string
 }
 
-// outcome is what is the same however time passes.
-type outcome struct {
-	Frames    map[int][]string
-	Counters  [msg.CountersSys]uint64
-	Ports     [msg.CountersPort][msg.CountersPortStride]uint64
-	Wires     map[string]hwsim.WireStats
-	Stats     ring.Stats
-	LIFs      map[string]msg.LIF
-	Registers map[string]string
-	Reports   []string
+// outcome is what is the same however time passes, by name.
+type outcome map[string]string
+
+func (o outcome) set(name string, v any) { o[name] = fmt.Sprintf("%+v", v) }
+
+// others returns what is not the same in another outcome.
+func (o outcome) others(p outcome) (lines []string) {
+	for name := range p {
+		if _, ok := o[name]; !ok {
+			o[name] = "nothing"
+		}
+	}
+	for name, v := range o {
+		if w, ok := p[name]; !ok || v != w {
+			lines = append(lines, fmt.Sprintf("%s: %s, then %s", name, v, w))
+		}
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 func (s *stage) keep(f *flow, what string, b []byte) {
@@ -266,33 +280,48 @@ func sum(b []byte) uint64 {
 }
 
 func (s *stage) outcome(ctx context.Context, t *testing.T) outcome {
-	o := outcome{Frames: s.came, Wires: map[string]hwsim.WireStats{}, LIFs: map[string]msg.LIF{}, Registers: map[string]string{}}
+	o := outcome{}
 	require.Empty(t, s.wrong)
 	require.NoError(t, s.card.CheckConservation())
-	require.NoError(t, s.channel.SysCounters(ctx, &o.Counters))
-	require.NoError(t, s.channel.PortCounters(ctx, &o.Ports))
+	require.Empty(t, s.card.Reports())
+	for flow, came := range s.came {
+		for i, what := range came {
+			o.set(fmt.Sprintf("flow %d, frame %d that came", flow, i), what)
+		}
+	}
+	var c [msg.CountersSys]uint64
+	require.NoError(t, s.channel.SysCounters(ctx, &c))
+	for i, n := range c {
+		o.set(msg.CounterNames[i], n)
+	}
+	var ports [msg.CountersPort][msg.CountersPortStride]uint64
+	require.NoError(t, s.channel.PortCounters(ctx, &ports))
+	for i := range ports {
+		for fp := range 3 {
+			o.set(fmt.Sprintf("counter %d of fast-path port %d", i, fp), ports[i][fp])
+		}
+	}
 	for _, p := range board.All() {
-		o.Wires[p.Label] = s.card.Wire(uint16(p.Tag)).Stats()
-		o.LIFs[p.Label], _ = s.card.LIF(uint32(p.LIF()))
+		o.set("wire of "+p.Label, s.card.Wire(uint16(p.Tag)).Stats())
+		l, _ := s.card.LIF(uint32(p.LIF()))
+		o.set("LIF of "+p.Label, l)
 	}
-	o.Stats = s.rings.Stats()
-	// How often somebody looked, and how many buffers were out at once, is the time's.
-	o.Stats.GatherHigh, o.Stats.LargeHigh, o.Stats.IntrDrained, o.Stats.PrefixSeq = 0, 0, 0, 0
-	for i := range o.Stats.Queues {
-		o.Stats.Queues[i].IntrDrained, o.Stats.Queues[i].PrefixSeq = 0, 0
+	st := s.rings.Stats()
+	for _, q := range st.Queues {
+		// How often somebody looked is the time's.
+		q.IntrDrained, q.PrefixSeq = 0, 0
+		o.set(fmt.Sprintf("driver, ring %d", q.Ring), q)
 	}
+	o.set("driver, input queue", []uint64{st.TxPosted, st.TxFinished, st.TxBytes, st.TxFull, st.TxUnknown, st.TxBadCount})
+	o.set("gather buffers", []int{st.GatherFree, st.LargeFree})
 	bar := s.dev.BAR0()
 	for _, r := range csr.GlobalTable {
-		o.Registers[r.Name] = fmt.Sprintf("%#x", bar.Load64(r.Offset))
+		o.set(r.Name, bar.Load64(r.Offset))
 	}
 	for q := range csr.Rings {
 		for _, r := range csr.RingTable {
-			v := bar.Load64(uint32(csr.RingReg(r.Offset).Queue(q)))
-			o.Registers[fmt.Sprintf("%s[%d]", r.Name, q)] = fmt.Sprintf("%#x", v)
+			o.set(fmt.Sprintf("%s[%d]", r.Name, q), bar.Load64(uint32(csr.RingReg(r.Offset).Queue(q))))
 		}
-	}
-	for _, r := range s.card.Reports() {
-		o.Reports = append(o.Reports, r.Name+": "+r.Text)
 	}
 	return o
 }
@@ -310,10 +339,11 @@ func TestSteppedAndFreeTimeGiveTheSame(t *testing.T) {
 		sc := drawScene(seed)
 		stepped := play(t, sc, p, false)
 		free := play(t, sc, p, true)
-		require.Equal(t, stepped, free, "scene %d\n%s", seed, sc.plan.String())
-		require.Empty(t, stepped.Reports)
-		for _, f := range stepped.Frames {
-			frames += len(f)
+		require.Empty(t, stepped.others(free), "scene %d\n%s", seed, sc.plan.String())
+		for name := range stepped {
+			if strings.HasSuffix(name, "that came") {
+				frames++
+			}
 		}
 	}
 	require.Greater(t, frames, 50*int(n), "frames that came out")

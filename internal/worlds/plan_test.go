@@ -120,7 +120,12 @@ var passing = []struct {
 	name string
 	set  func(f *hwsim.Faults, q, n int, on bool)
 }{
-	{"LoseMessages", func(f *hwsim.Faults, q, _ int, on bool) { f.LoseMessages = mask(f.LoseMessages, q, on) }},
+	{"LoseMessages", func(f *hwsim.Faults, _, _ int, on bool) {
+		f.LoseMessages = 0
+		if on {
+			f.LoseMessages = hwsim.AllRings
+		}
+	}},
 	{"HoldCredit", func(f *hwsim.Faults, q, _ int, on bool) { f.HoldCredit = mask(f.HoldCredit, q, on) }},
 	{"StuckResume", func(f *hwsim.Faults, q, _ int, on bool) { f.StuckResume = mask(f.StuckResume, q, on) }},
 	{"SkipEntries", func(f *hwsim.Faults, q, n int, on bool) {
@@ -404,6 +409,9 @@ func (p *plan) drawBursts(d drawer) {
 		}
 		if !d.one(3) {
 			e.last = d.span(100*time.Nanosecond, 30*time.Microsecond)
+		}
+		if everybody && n < len(p.flows) {
+			e.count = min(e.count, 40)
 		}
 		e.count = min(e.count, frames, max(1, bytes/f.mean()))
 		frames -= e.count

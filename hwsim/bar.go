@@ -13,35 +13,44 @@ const allOnes = ^uint64(0)
 const gicdSetSPI = csr.BAR2Interrupt + 0x40
 
 // Load reads 4 or 8 bytes of a BAR (0, 2 or 4), aligned. In stepped mode the
-// card's time moves by Latencies.Load before the value is taken. A card that is
-// gone, decoding that is off and an access of another shape read all-ones; the
-// latter two are reported.
+// request crosses the link, the value is taken after Latencies.Load, and comes back
+// behind everything that the card has written before it. A card that is gone,
+// decoding that is off and an access of another shape read all-ones; the latter two
+// are reported.
 func (c *Card) Load(bar int, off uint64, width int) uint64 {
 	c.lock()
 	for c.acts(fltResetStalls, c.faults.ResetStalls && c.gone() && !c.closed) {
 		c.stalled.Wait()
 	}
 	start := c.now
-	if c.mode == stepped && !c.closed {
-		c.run(c.now + cyclesOf(c.o.Latencies.Load))
+	timed := c.mode == stepped && !c.closed && c.lat.load > 0
+	if timed {
+		c.run(c.hostAccess(c.now, 0, "load") + c.lat.load)
 	}
 	v := c.load(bar, off, width)
 	if width == 4 {
 		v &= 0xffffffff
+	}
+	if timed {
+		c.run(c.send(&c.link.up, linkHost, c.now, width+tlpCompletion, "load") + c.lat.link)
 	}
 	c.traceAccess(UnitLoad, bar, off, width, v, start)
 	c.leave()
 	return v
 }
 
-// Store writes 4 or 8 bytes of a BAR, aligned. It acts at once; in stepped mode
-// the card's time then moves by Latencies.Store.
+// Store writes 4 or 8 bytes of a BAR, aligned. The register has its value at once.
+// In stepped mode what the card does about it begins when the write has crossed the
+// link, and the card's time moves by Latencies.Store, which is the driver's cost.
 func (c *Card) Store(bar int, off uint64, width int, v uint64) {
 	c.lock()
 	start := c.now
 	c.store(bar, off, width, v)
 	if c.mode == stepped && !c.closed {
-		c.run(c.now + cyclesOf(c.o.Latencies.Store))
+		if c.lat.store > 0 {
+			c.hostAccess(c.now, width, "store")
+		}
+		c.run(c.now + c.lat.store)
 	}
 	c.traceAccess(UnitStore, bar, off, width, v, start)
 	c.leave()

@@ -25,75 +25,6 @@ func durationOf(cycles uint64) time.Duration {
 	return time.Duration(cycles/Hz)*time.Second + time.Duration(cycles%Hz*1_000_000_000/Hz)
 }
 
-// Latencies are the times of the endpoint and of the data path. A zero field
-// takes its default; a negative one is no time at all.
-type Latencies struct {
-	Load      time.Duration // a register read, stepped mode only. Default 700 ns, estimate
-	Store     time.Duration // a posted register write, stepped mode only. Default 100 ns, estimate
-	Fetch     time.Duration // fetch of one instruction. Default 250 ns, estimate; one ring accepted 1,053,385/s (endpoint.md 15)
-	Read      time.Duration // from an instruction's fetch to the read of its data. Default 2 us, estimate
-	ToWire    time.Duration // fast path, host to wire. Default 5 us, estimate
-	ToHost    time.Duration // fast path, wire to host. Default 10 us, estimate
-	MDIO      time.Duration // a transaction on the coprocessor's MDIO bus, stepped mode only. Default 26 us: 64 bits at 2.5 MHz, estimate
-	FreeAhead time.Duration // free mode: how far steps of the data path may run ahead of the wall clock. Default 200 us
-}
-
-func (l *Latencies) defaults() {
-	set := func(d *time.Duration, def time.Duration) {
-		if *d == 0 {
-			*d = def
-		}
-		*d = max(*d, 0)
-	}
-	set(&l.Load, 700*time.Nanosecond)
-	set(&l.Store, 100*time.Nanosecond)
-	set(&l.Fetch, 250*time.Nanosecond)
-	set(&l.Read, 2*time.Microsecond)
-	set(&l.ToWire, 5*time.Microsecond)
-	set(&l.ToHost, 10*time.Microsecond)
-	set(&l.MDIO, 26*time.Microsecond)
-	set(&l.FreeAhead, 200*time.Microsecond)
-}
-
-// Rates are the bandwidths of the board in bit/s. A zero field takes its default.
-type Rates struct {
-	Cage        uint64 // PortF1, PortF2, each way, with 20 bytes of preamble and gap. Default 10 Gbit/s
-	SwitchTotal uint64 // all switch ports together, host to wire, frame and FCS. Default 1,018 Mbit/s (datapath.md 6.2, middle of 1,013 to 1,023)
-	SwitchPort  uint64 // one switch port, wire to host, with preamble and gap. Default 1 Gbit/s
-}
-
-func (r *Rates) defaults() {
-	set := func(v *uint64, def uint64) {
-		if *v == 0 {
-			*v = def
-		}
-	}
-	set(&r.Cage, 10_000_000_000)
-	set(&r.SwitchTotal, 1_018_000_000)
-	set(&r.SwitchPort, 1_000_000_000)
-}
-
-// Queues are the depths of the data path in frames. A zero field takes its
-// default. No depth is on record; the defaults are estimates.
-type Queues struct {
-	InFlight     int // instructions fetched and not finished. Default 64
-	EgressCage   int // frames waiting for a 10G cage. Default 512
-	EgressSwitch int // frames waiting for the switch, each tag. Default 128
-	Wire         int // frames waiting on a wire to arrive. Default 16,384
-}
-
-func (q *Queues) defaults() {
-	set := func(v *int, def int) {
-		if *v <= 0 {
-			*v = def
-		}
-	}
-	set(&q.InFlight, 64)
-	set(&q.EgressCage, 512)
-	set(&q.EgressSwitch, 128)
-	set(&q.Wire, 16384)
-}
-
 // Options describe a card. The zero value is a card as delivered, with the
 // measured boot times.
 type Options struct {
@@ -212,7 +143,6 @@ func New(o Options) *Card {
 	if o.MACBase == ([6]byte{}) {
 		o.MACBase = [6]byte{0x02, 0xc8, 0x52, 0, 0, 0x02}
 	}
-	o.Latencies.defaults()
 	o.Rates.defaults()
 	o.Queues.defaults()
 	if o.Windows == nil {

@@ -162,6 +162,12 @@ func (s *configSpace) busMaster() bool {
 	return s.awake() && s.b[csr.CfgCommand]&csr.CfgCommandBusMaster != 0
 }
 
+// maxPayload is how many bytes a packet on the link carries at most.
+func (s *configSpace) maxPayload() int { return 128 << (s.b[cfgDevCtl] >> 5) }
+
+// maxReadRequest is how many bytes one request asks for at most.
+func (s *configSpace) maxReadRequest() int { return 128 << (s.b[cfgDevCtl+1] >> 4 & 7) }
+
 func (s *configSpace) memory() bool {
 	return s.awake() && s.b[csr.CfgCommand]&csr.CfgCommandMemory != 0
 }
@@ -189,6 +195,10 @@ func (c *Card) ConfigRead(off, width int) uint32 {
 func (c *Card) ConfigWrite(off, width int, v uint32) {
 	c.lock()
 	if c.configOK("write", off, width) {
+		if c.stopsMastering(off, width, v) {
+			// Its answer comes behind what the card has written, and after what it has asked for.
+			c.atOnce(c.finishWrites)
+		}
 		flr, slept := false, !c.cfg.awake()
 		for i := 0; i < width; i++ {
 			b, m := byte(v>>(8*i)), c.cfg.mask[off+i]
@@ -209,6 +219,12 @@ func (c *Card) ConfigWrite(off, width int, v uint32) {
 		c.kickRings()
 	}
 	c.leave()
+}
+
+// stopsMastering tells whether a config write turns bus mastering off.
+func (c *Card) stopsMastering(off, width int, v uint32) bool {
+	at := csr.CfgCommand - off
+	return at >= 0 && at < width && c.cfg.busMaster() && v>>(8*at)&csr.CfgCommandBusMaster == 0
 }
 
 func (c *Card) configOK(what string, off, width int) bool {

@@ -19,6 +19,7 @@ type tally struct {
 	written  uint64 // packets written to host rings, DeliverRaw included
 	refused  uint64
 	waiting  uint64 // fault WaitForCredit
+	admitted uint64 // admitted to a ring and not in host memory yet
 
 	// Host to wire.
 	instructions uint64 // executed
@@ -43,7 +44,7 @@ type tally struct {
 func (c *Card) Quiesced() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.staged.Load() || !c.out.empty() || c.out.busy || c.fly.len() > 0 || c.tally.waiting > 0 {
+	if c.staged.Load() || !c.out.empty() || c.out.busy || c.fly.len() > 0 || c.tally.waiting > 0 || c.outs.messages.len() > 0 {
 		return false
 	}
 	if c.inEgress() > 0 {
@@ -56,7 +57,7 @@ func (c *Card) Quiesced() bool {
 	}
 	for q := range c.rings {
 		r := &c.rings[q]
-		if r.in.enabled && r.in.posted > 0 || r.out.late > 0 {
+		if r.in.enabled && r.in.posted > 0 || r.out.carries() || r.out.coming > 0 && !c.gone() {
 			return false
 		}
 	}
@@ -95,7 +96,7 @@ func (c *Card) CheckConservation() error {
 	}
 	same("frames passed by wires", passed, t.fromWire)
 	same("frames taken from wires", t.fromWire, t.gateDrop+t.toHost)
-	same("packets for host rings", t.toHost+t.rawIn+t.looped, t.written+t.refused+t.waiting)
+	same("packets for host rings", t.toHost+t.rawIn+t.looped, t.written+t.refused+t.waiting+t.admitted)
 	same("RX_WIRE", c.cnt[msg.CntRXWire], t.fromWire)
 	same("TX_KN", c.cnt[msg.CntTXKN], t.toHost)
 	var gate uint64

@@ -15,7 +15,13 @@ import (
 // datapath is what moves frames: the instructions in flight, the egress servers
 // and the model's own books.
 type datapath struct {
-	lat    cycleLatencies
+	lat  cycleLatencies
+	link pcie
+	outs outUnits
+
+	linkQueue uint64 // Queues.LinkQueue in cycles
+	instant   bool   // under finishWrites: nothing takes time
+
 	fly    fifo[fetched]
 	flyDue uint64 // no instruction's data is read before that of an earlier one
 	readEv *event
@@ -23,27 +29,33 @@ type datapath struct {
 	cages  [2]server // PortF1, PortF2
 	uplink server    // the ten switch ports
 
-	fpDead  bool   // the fast path crashed (F12) or fell silent; a reboot brings it back
-	epoch   uint64 // counts power-ons; what a fault put off dies with its epoch
-	entries []uint64
-	order   atomic.Uint32
-	crc     *crc32.Table
-	tuple   [36]byte // what hash sums up; here because a local one would be allocated
-	tally   tally
-}
-
-// cycleLatencies are Latencies in cycles.
-type cycleLatencies struct {
-	fetch, read, toWire, toHost, ahead uint64
-	lead                               uint64 // a sleeping free card wakes so long before the next step, then does all until ahead
+	fpDead bool   // the fast path crashed (F12) or fell silent; a reboot brings it back
+	epoch  uint64 // counts power-ons; what a fault put off dies with its epoch
+	order  atomic.Uint32
+	crc    *crc32.Table
+	tuple  [36]byte // what hash sums up; here because a local one would be allocated
+	tally  tally
 }
 
 // freeBatch bounds what one event does at a time in free mode.
 const freeBatch = 32
 
+// batch is how many steps of one unit an event does: in stepped mode each has a
+// moment of its own.
+func (c *Card) batch() int {
+	if c.mode == stepped {
+		return 1
+	}
+	return freeBatch
+}
+
 func (c *Card) initDatapath() {
-	l := &c.o.Latencies
-	c.lat = cycleLatencies{cyclesOf(l.Fetch), cyclesOf(l.Read), cyclesOf(l.ToWire), cyclesOf(l.ToHost), cyclesOf(l.FreeAhead), cyclesOf(l.FreeAhead / 2)}
+	c.lat = c.o.Latencies.cycles()
+	c.link.init(&c.o)
+	c.linkQueue = uint64(c.o.Queues.LinkQueue) * c.link.up.perByte >> byteFraction
+	c.outs.writeEv = newEvent(flow, c.landWrites)
+	c.outs.countEv = newEvent(flow, c.countWrites)
+	c.outs.msgEv = newEvent(flow, c.messagesArrive)
 	c.crc = crc32.MakeTable(crc32.Castagnoli)
 	c.acc.init()
 	c.readEv = newEvent(flow, c.readData)
@@ -51,6 +63,8 @@ func (c *Card) initDatapath() {
 		r := &c.rings[q]
 		r.in.ev = newEvent(flow, func() { c.fetch(r) })
 		r.out.timer = newEvent(flow, func() { c.timerExpired(r) })
+		r.out.listEv = newEvent(flow, func() { c.listCame(r) })
+		r.out.writeEv = newEvent(flow, func() { c.issue(r, r.out.writeEv.at) })
 	}
 	for i := range c.cages {
 		c.cages[i].init(c, 1, c.o.Queues.EgressCage, c.o.Rates.Cage, fcsBytes+gapBytes)
@@ -73,7 +87,11 @@ func (c *Card) resetDatapath() {
 		r := &c.rings[q]
 		c.agenda.disarm(r.in.ev)
 		c.agenda.disarm(r.out.timer)
+		c.agenda.disarm(r.out.listEv)
+		c.agenda.disarm(r.out.writeEv)
 	}
+	c.link.reset()
+	c.outs.reset(c)
 	for i := range c.cages {
 		c.cages[i].reset()
 	}
@@ -226,11 +244,13 @@ func (c *Card) fromWire(port board.Port, p *packet) {
 	}
 	c.cnt[msg.CntTXKN]++
 	t.toHost++
-	c.toRing(c.hash(p.frame()), parcel{p: p, tag: uint16(port.Tag), port: uint16(port.FastPath), length: uint64(wire.LenOverhead + len(p.frame()))})
+	p.tag, p.fast, p.length = uint16(port.Tag), uint16(port.FastPath), uint64(wire.LenOverhead+len(p.frame()))
+	c.toHost(c.hash(p.frame()), p, p.due)
 }
 
 // refuse counts a packet that a host ring did not take.
-func (c *Card) refuse(d *parcel) {
+func (c *Card) refuse(r *ring, p *packet) {
+	c.traceDrop(UnitDescriptor, r.q, msg.CntTXDropQueueFull, p)
 	c.cnt[msg.CntTXDrop]++
 	c.cnt[msg.CntTXDropQueueFull]++
 	c.tally.refused++
@@ -272,8 +292,15 @@ const (
 	protoUDP = 17
 )
 
+// atOnce calls fn; what it does to the rings takes no time.
+func (c *Card) atOnce(fn func()) {
+	c.instant = true
+	fn()
+	c.instant = false
+}
+
 // DeliverRaw is functional: the block writes a packet with a chosen length word
-// to a ring, with a prefix of that tag and payload behind it. A control or
+// to a ring at once, and what is under way to rings before it, with a prefix of that tag and payload behind it. A control or
 // statistics message is board.TagControl on ring 0 with its true length,
 // wire.LenOverhead + len(payload). It is not counted in TX_KN; a ring without
 // credit refuses it like any packet. It reports whether the ring took it.
@@ -291,8 +318,13 @@ func (c *Card) deliverRaw(ring int, tag uint16, payload []byte, length uint64) b
 	p := c.pool.get(len(payload))
 	p.id = c.nextPacket()
 	copy(p.b, payload)
-	before := c.tally.written + c.tally.waiting
-	c.tally.rawIn++
-	c.toRing(ring, parcel{p: p, tag: tag, length: length})
-	return c.tally.written+c.tally.waiting != before
+	var refused uint64
+	c.atOnce(func() {
+		c.finishWrites()
+		refused = c.tally.refused
+		c.tally.rawIn++
+		p.tag, p.length = tag, length
+		c.toHost(ring, p, c.now)
+	})
+	return c.tally.refused == refused
 }

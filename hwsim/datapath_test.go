@@ -15,6 +15,9 @@ import (
 	"oxpd/rpc/msg"
 )
 
+// linkTime is more than a message takes from a store of the driver to its listener.
+const linkTime = time.Microsecond
+
 // offer delivers n packets of one frame size to ring 0 by DeliverRaw.
 func (h *ringHost) offer(n, frameBytes int) (took int) {
 	b := make([]byte, frameBytes)
@@ -709,7 +712,7 @@ func TestInterrupts(t *testing.T) {
 		h.offer(1, 60)
 		h.advance(49 * time.Microsecond)
 		assert.Zero(t, *n)
-		h.advance(time.Microsecond)
+		h.advance(time.Microsecond + linkTime)
 		assert.Equal(t, 1, *n)
 		h.advance(time.Second)
 		assert.Equal(t, 1, *n, "once")
@@ -720,10 +723,13 @@ func TestInterrupts(t *testing.T) {
 		h.st(0, rOutLevels, 4)
 		h.offer(6, 60)
 		h.st(0, rOutCnts, 1<<59|1)
+		h.advance(linkTime)
 		assert.Equal(t, 2, *n, "above the level")
 		h.st(0, rOutCnts, 1<<59|4)
+		h.advance(linkTime)
 		assert.Equal(t, 3, *n, "one waits")
 		h.st(0, rOutCnts, 1<<59|1)
+		h.advance(linkTime)
 		assert.Equal(t, 3, *n, "none waits")
 	})
 	t.Run("RESEND at the level only, where so chosen", func(t *testing.T) {
@@ -732,6 +738,7 @@ func TestInterrupts(t *testing.T) {
 		h.st(0, rOutLevels, 4)
 		h.offer(4, 60)
 		h.st(0, rOutCnts, 1<<59|1)
+		h.advance(linkTime)
 		assert.Equal(t, 1, *n)
 	})
 	t.Run("time part 0", func(t *testing.T) {
@@ -752,6 +759,7 @@ func TestInterrupts(t *testing.T) {
 		assert.Zero(t, *n)
 		assert.EqualValues(t, 1<<19, h.c.Load(0, 0x4000, 8))
 		h.c.Store(0, 19*16+12, 4, 0)
+		h.advance(linkTime)
 		assert.Equal(t, 1, *n)
 		assert.Zero(t, h.c.Load(0, 0x4000, 8))
 	})
@@ -882,11 +890,20 @@ func TestDeliveryFaults(t *testing.T) {
 		assert.False(t, empty(h, 13), "but data behind it")
 	})
 	t.Run("packets wait for credit", func(t *testing.T) {
-		h := newRingHost(t, 1024).program(2032)
+		h := newRingHost(t, 1024, func(o *Options) { o.Latencies = NoTime() }).program(2032)
 		h.faults(func(f *Faults) { f.WaitForCredit = 100 })
 		require.Equal(t, 1124, h.offer(1200, 60))
 		require.Len(t, h.take(0, 1024), 1024)
 		assert.EqualValues(t, 100, h.count(0), "written inside the credit store")
+	})
+	t.Run("packets wait for credit, and cross the link", func(t *testing.T) {
+		h := newRingHost(t, 1024).program(2032)
+		h.faults(func(f *Faults) { f.WaitForCredit = 100 })
+		require.Equal(t, 1124, h.offer(1200, 60))
+		require.Len(t, h.take(0, 1024), 1024)
+		assert.Less(t, h.count(0), uint32(100))
+		h.advance(20 * time.Microsecond)
+		assert.EqualValues(t, 100, h.count(0))
 	})
 	t.Run("OUT_BYTE_CNT, choice 7", func(t *testing.T) {
 		h := newRingHost(t, 1024, func(o *Options) { o.Choices.ByteCntWithHead = true }).program(2032)

@@ -38,13 +38,16 @@
 //	IN_CNTS: slot is free                    LIF gate: one drop counter, or why
 //	RX_KN, classification                    it is handed over; TX_KN
 //	FROM_KN_TO_WIRE       (ToWire)           ring = crc32c(tuple) mod 8
-//	egress queue, or QUEUE_FULL              credit, or QUEUE_FULL
-//	TX_WIRE at the server's rate             N buffers, length word last, count
-//	switch limits, link, Wire receiver       level or timer: message
+//	egress queue, or QUEUE_FULL              admitted to the ring, or QUEUE_FULL
+//	TX_WIRE at the server's rate             list entries, sixteen at a time
+//	switch limits, link, Wire receiver       N buffers, length word last (PCIe)
+//	                                         count, level or timer: message (PCIe)
 //
-// The names in brackets are fields of Latencies; all of them are estimates and
-// say so. Bandwidths are Rates: the ten switch ports leave through one server of
-// 1,018 Mbit/s that takes their queues in turn, each 10G cage has its own.
+// The names in brackets are fields of Latencies. Constants lists every number of
+// the model's timing with its value and source: fit on a measured row, derived, or an
+// estimate. Latencies, Rates and Queues replace them. The ten switch ports leave
+// through one server of 1,018 Mbit/s that takes their queues in turn, each 10G cage
+// has its own.
 //
 // The switch in front of ten ports is reached as on the board, by transactions on
 // the coprocessor's MDIO bus; switch.go has a picture. What its registers say is
@@ -60,6 +63,10 @@
 //	                       credit <  watermark and batch empty: refuse, until
 //	                       credit comes back; too much credit laps the ring
 //
+// Whether a ring has entries for a packet is decided when the packet comes, by the
+// credit and less what was promised to packets before it; it is then written whole,
+// and IDLE is clear until it is.
+//
 // # Time
 //
 // The model counts cycles of 800 MHz. In stepped mode, which New starts with,
@@ -70,9 +77,19 @@
 // Receivers and interrupt functions are called without the lock, in order.
 // Methods marked functional look or set without taking time.
 //
-// # Open points and faults
-//
+// The PCIe link is a server each way, of stated rate; requests, packets, length
+// words and messages pass it in the order of asking, and data is in host memory one
+// way after its last byte. What the card reads of host memory is looked at when the
+// completion comes. In stepped mode a driver's load crosses the link, and its value
+// comes back behind what the card wrote before: whoever reads a count finds its
+// packets, and no message overtakes what it announces. A store acts on its register at
+// once, which no load can tell from later, and what follows of it begins one way
+// later. In free mode accesses take no time, each unit has the link for itself, so
+// that one that runs ahead does not make another late, and a count waits for its
+// packet.
 // SetTracer tells of every step of every unit, for `oxpd sim trace`.
+//
+// # Open points and faults
 //
 // Choices has one field for each row of the project's list of open points,
 // Faults one for each way of misbehaving. What a driver must not do is not
@@ -85,7 +102,8 @@
 // one: VF enable changes no register and is reported; the mailbox between them (storage);
 // the management link beyond what a host that looks sees (device type, TARGET_STATUS); interrupts of input rings (IN_INT_LEVELS and IN_INT_STATUS
 // are storage); the info-pointer mode of output rings (IMODE, ISIZE); the error and OEI sources (their registers are storage); IPsec,
-// flow offload, QoS and DoS; the timing of PCIe beside the cost of one access; the
+// flow offload, QoS and DoS; flow control credits, acknowledgements and retries of the
+// PCIe link; the
 // switch's address tables, VLANs, statistics and module presence of its cages, and
 // the laser-off bits in the CPLD;
 // statistics messages of the fast path's own accord (DeliverRaw writes any);

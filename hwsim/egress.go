@@ -5,12 +5,6 @@ import (
 	"oxpd/rpc/msg"
 )
 
-// Bytes of a frame on a wire beside those that the card sees.
-const (
-	fcsBytes = 4
-	gapBytes = 20 // preamble and inter-frame gap
-)
-
 const switchPorts = 10
 
 // server sends frames at one bandwidth from queues that it serves in turn, one

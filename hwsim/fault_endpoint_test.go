@@ -523,6 +523,7 @@ func TestF19PacketsLeftAboveTheLevel(t *testing.T) {
 	assert.EqualValues(t, level+left-10+500, h.count(0), "while they sit in memory")
 
 	h.st(0, rOutCnts, 1<<59)
+	h.advance(linkTime)
 	assert.Equal(t, 2, fired, "RESEND raises it again")
 	h.take(0, 2000)
 	require.Zero(t, h.count(0))

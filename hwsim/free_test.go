@@ -17,7 +17,7 @@ import (
 
 // unlimited takes the board's bandwidths away: what is left is the model's own speed.
 func unlimited(o *Options) {
-	o.Rates = Rates{Cage: 1e12, SwitchTotal: 1e12, SwitchPort: 1e12}
+	o.Rates = Rates{LinkRate: 1e12, Cage: 1e12, Uplink: 1e12, SwitchTotal: 1e12, SwitchPort: 1e12}
 	o.Latencies.Fetch = -1
 }
 
@@ -113,7 +113,7 @@ func TestFreeModeKeepsTheLineRate(t *testing.T) {
 	h.c.Start()
 	for !h.c.Quiesced() || h.count(0) > 0 {
 		written := h.c.RingState(0).Packets
-		most := (time.Since(start)+h.c.o.Latencies.FreeAhead)/perFrame + 1
+		most := (time.Since(start)+durationOf(h.c.lat.ahead))/perFrame + 1
 		require.LessOrEqual(t, written, uint64(most), "after %v", time.Since(start))
 		h.take(0, 4)
 		require.Less(t, time.Since(start), hangGuard)

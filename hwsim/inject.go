@@ -25,7 +25,7 @@ type injector struct {
 	waiting [opportunities][]*pending // wait for an opportunity
 	done    [actionIDs]uint64         // how often each was done
 
-	late      lateMasks // what isLate has drawn for the packet at hand
+	late      lateMasks // what late has drawn for the packet at hand
 	watermark int       // the card's own, while Faults.Watermark stands in for it
 }
 
@@ -72,14 +72,14 @@ const (
 
 // spoilLength gives a packet that is about to be written a length that it does not
 // have.
-func (c *Card) spoilLength(r *ring, d *parcel) {
+func (c *Card) spoilLength(r *ring, p *packet) {
 	if n := &c.faults.ShortLength[r.q]; c.acts(fltShortLength, *n > 0) {
 		*n--
-		d.length = shortLength
+		p.length = shortLength
 	}
 	if n := &c.faults.LongLength[r.q]; c.acts(fltLongLength, *n > 0) {
 		*n--
-		d.length = longLength
+		p.length = longLength
 	}
 }
 

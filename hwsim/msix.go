@@ -28,7 +28,7 @@ func (m *msixTable) powerOn() {
 // lock, from whatever goroutine moves the card, and it must not block. As the
 // kernel does for whoever binds a vector, it unmasks the table entry and turns
 // MSI-X on; nil removes the callee and masks the entry. After that the table
-// counts, also when a driver writes to it. With Options.HostVectors the table is
+// counts, also when a driver writes to it. What waited for the vector comes at once. With Options.HostVectors the table is
 // storage, and who has a callee is unmasked.
 func (c *Card) OnIRQ(vector int, fn func()) {
 	if vector < 0 || vector >= c.Vectors() {
@@ -44,7 +44,7 @@ func (c *Card) OnIRQ(vector int, fn func()) {
 	default:
 		c.msix.entry[vector][msixControl] |= msixMasked
 	}
-	c.msixPending()
+	c.atOnce(c.msixPending)
 	c.leave()
 }
 
@@ -64,9 +64,16 @@ func (c *Card) open(vector int) bool {
 	return c.cfg.msixOn() && c.msix.entry[vector][msixControl]&msixMasked == 0
 }
 
-// message sends a vector's message, or remembers it while the vector is masked.
-// A message is a memory write: without bus mastering it is lost.
-func (c *Card) message(vector int) {
+// sentMessage is a message on the link.
+type sentMessage struct {
+	vector int
+	due    uint64 // cycle of its arrival
+}
+
+// message sends a vector's message at a cycle, or remembers it while the vector is
+// masked. A message is a memory write: it comes behind what was written before, and
+// without bus mastering it is lost.
+func (c *Card) message(vector int, at uint64) {
 	if c.gone() {
 		return
 	}
@@ -74,9 +81,36 @@ func (c *Card) message(vector int) {
 		c.msix.pending[vector] = true
 		return
 	}
-	if c.cfg.busMaster() {
-		c.trace(Step{Unit: UnitMessage, Lane: vector, What: "message", Start: c.now, End: c.now})
+	if !c.cfg.busMaster() {
+		return
+	}
+	m := sentMessage{vector, at}
+	if !c.instant {
+		m.due = c.send(&c.link.up, linkOut, at, messageBytes+tlpHead, "message") + c.lat.link
+	}
+	c.trace(Step{Unit: UnitMessage, Lane: vector, What: "message", Start: at, End: m.due})
+	u := &c.outs
+	if u.messages.len() == 0 && c.early(m.due) {
 		c.out.irq(vector)
+		return
+	}
+	u.messages.push(m)
+	if u.msgEv.idx < 0 {
+		c.agenda.arm(u.msgEv, m.due)
+	}
+}
+
+// messageBytes is the data of a message.
+const messageBytes = 4
+
+// messagesArrive is the event of messages having reached the host.
+func (c *Card) messagesArrive() {
+	u := &c.outs
+	for n := 0; u.messages.len() > 0 && u.messages.at(0).due <= c.horizon && !c.gone() && n < c.batch(); n++ {
+		c.out.irq(u.messages.pop().vector)
+	}
+	if u.messages.len() > 0 && !c.gone() {
+		c.agenda.arm(u.msgEv, max(u.messages.at(0).due, c.now))
 	}
 }
 
@@ -85,7 +119,7 @@ func (c *Card) msixPending() {
 	for v := range c.msix.pending {
 		if c.msix.pending[v] && c.open(v) {
 			c.msix.pending[v] = false
-			c.message(v)
+			c.message(v, c.storeAt())
 		}
 	}
 }

@@ -6,28 +6,69 @@ import (
 
 	"oxpd/octep/csr"
 	"oxpd/ring/wire"
-	"oxpd/rpc/msg"
 )
 
-// parcel is a packet for a host ring: what the length word will say and what
-// follows the prefix.
-type parcel struct {
-	p      *packet
-	tag    uint16
-	port   uint16
-	bare   bool   // two words in front, and no prefix of the fast path
-	length uint64 // length word
-}
-
-// bytes is T, the bytes that the block writes, length word included.
-func (d *parcel) bytes() int { return d.head() + len(d.p.frame()) }
+// total is T, the bytes that the block writes, length word included.
+func (p *packet) total() int { return p.head() + len(p.frame()) }
 
 // head is how many bytes there are in front of the frame.
-func (d *parcel) head() int {
-	if d.bare {
+func (p *packet) head() int {
+	if p.bare {
 		return vfHead
 	}
 	return wire.PrefixSize
+}
+
+// underway is a packet that is on the link.
+type underway struct {
+	r       *ring
+	p       *packet
+	landed  uint64 // cycle at which its last byte is in host memory
+	counted bool   // its count goes its own way
+}
+
+// uncounted is a packet in host memory that is not counted yet.
+type uncounted struct {
+	r   *ring
+	due uint64
+}
+
+// outUnits are what all output ring share: the writes that are on the link and the
+// counts that follow them, each in order.
+type outUnits struct {
+	writes   fifo[underway]
+	writeEv  *event
+	counts   fifo[uncounted]
+	countEv  *event
+	messages fifo[sentMessage]
+	msgEv    *event
+}
+
+func (u *outUnits) reset(c *Card) {
+	u.writes.reset()
+	u.counts.reset()
+	u.messages.reset()
+	for _, e := range []*event{u.writeEv, u.countEv, u.msgEv} {
+		c.agenda.disarm(e)
+	}
+}
+
+// resume lets what was held back while the card was off the bus go on.
+func (u *outUnits) resume(c *Card) {
+	if u.writes.len() > 0 {
+		c.agenda.arm(u.writeEv, max(u.writes.at(0).landed, c.now))
+	}
+	if u.counts.len() > 0 {
+		c.agenda.arm(u.countEv, max(u.counts.at(0).due, c.now))
+	}
+	if u.messages.len() > 0 {
+		c.agenda.arm(u.msgEv, max(u.messages.at(0).due, c.now))
+	}
+	for q := range c.rings {
+		if o := &c.rings[q].out; o.coming > 0 {
+			c.agenda.arm(o.listEv, max(o.came, c.now))
+		}
+	}
 }
 
 // outRewind is a new list: the block starts at its first entry, unless the old
@@ -36,14 +77,33 @@ func (c *Card) outRewind(r *ring) {
 	if c.latched {
 		return
 	}
-	r.out.at, r.out.heldN, r.out.granted, r.out.lean = 0, 0, false, -1
+	c.forget(r)
+	r.out.at, r.out.granted, r.out.lean = 0, false, -1
+}
+
+// forget takes the entries that a ring holds or has asked for away from it, and
+// with them the packets that it had room for: they end as refused.
+func (c *Card) forget(r *ring) {
+	o := &r.out
+	o.heldN, o.coming, o.reserved = 0, 0, 0
+	c.agenda.disarm(o.listEv)
+	c.agenda.disarm(o.writeEv)
+	for o.queue.len() > 0 {
+		p := o.queue.pop()
+		if !p.cut {
+			c.tally.admitted--
+			c.refuse(r, p)
+		}
+		c.pool.put(p)
+	}
 }
 
 // outDoorbell is a write of OUT_SLIST_DBELL (datapath.md 3.7, 3.10).
 func (c *Card) outDoorbell(r *ring, n uint32) {
 	o := &r.out
 	if n == csr.DBellDrain && !o.enabled {
-		o.credit, o.owed, o.heldN, o.granted, o.lean = 0, 0, 0, false, -1
+		c.forget(r)
+		o.credit, o.owed, o.granted, o.lean = 0, 0, false, -1
 		return
 	}
 	add := int64(n)
@@ -64,65 +124,88 @@ func (c *Card) outDoorbell(r *ring, n uint32) {
 	if !c.o.Choices.DrainIsGrant {
 		o.credit = int64(int32(uint32(o.credit)))
 	}
-	c.traceLevel(UnitDescriptor, r.q, "credit", o.credit)
+	c.traceLevel(UnitDescriptor, r.q, WhatCredit, o.credit)
 	if limit := int64(c.outWhere(r).size) + int64(c.o.Watermark) - wire.FetchBatch; o.enabled && o.credit > limit && add > 0 {
 		c.report(ReportCreditAbove, "ring %d: credit %d, the grant is %d", r.q, o.credit, limit)
 	}
 	c.kickOut(r)
 }
 
-// kickOut fetches a batch if one is due, and lets packets that a fault made wait
-// go on.
+// kickOut asks for a batch if one is due, and lets packets that wait go on.
 func (c *Card) kickOut(r *ring) {
 	o := &r.out
 	if !o.enabled || c.gone() {
 		return
 	}
+	at := c.storeAt()
 	if !o.granted && o.credit > 0 {
 		o.granted = true
 		lean := -1
 		if o.credit < int64(c.o.Watermark) {
 			lean = [...]int{DeliverBatch: wire.FetchBatch, DeliverOne: 1, DeliverNone: 0}[c.o.Choices.UnderWatermark]
 		}
-		if o.heldN == 0 {
-			c.fetchBatch(r)
+		if o.heldN+o.coming == 0 {
+			c.fetchBatch(r, at)
 			o.lean = lean
 		}
 	}
 	if !c.o.Choices.LazyFetch {
-		c.refill(r)
+		c.refill(r, at)
 	}
-	for o.waiting.len() > 0 && c.covers(r, c.buffers(r, o.waiting.at(0))) {
-		d := o.waiting.pop()
+	for o.waiting.len() > 0 && c.covers(r, c.buffers(r, *o.waiting.at(0))) {
+		p := o.waiting.pop()
 		c.tally.waiting--
-		c.write(r, &d)
+		c.admit(r, p, at)
+	}
+	if o.queue.len() > 0 {
+		c.issue(r, at)
 	}
 }
 
 // refill holds one batch as soon as the credit allows.
-func (c *Card) refill(r *ring) {
+func (c *Card) refill(r *ring, at uint64) {
 	o := &r.out
 	if o.credit < int64(c.o.Watermark) {
-		o.stuck = o.stuck || o.heldN == 0 && c.acts(fltStuckResume, c.faults.StuckResume.has(r.q))
+		o.stuck = o.stuck || o.heldN+o.coming == 0 && c.acts(fltStuckResume, c.faults.StuckResume.has(r.q))
 		return
 	}
 	if o.stuck {
 		return
 	}
 	o.lean = -1
-	if o.heldN == 0 {
-		c.fetchBatch(r)
+	if o.heldN+o.coming == 0 {
+		c.fetchBatch(r, at)
 	}
 }
 
-// fetchBatch takes sixteen list entries and debits sixteen.
-func (c *Card) fetchBatch(r *ring) {
+// fetchBatch asks for sixteen list entries and debits sixteen.
+func (c *Card) fetchBatch(r *ring, at uint64) {
 	o := &r.out
+	const bytes = wire.FetchBatch * wire.ListEntry
 	where := c.outWhere(r)
 	o.lean = -1
-	o.heldN = wire.FetchBatch
+	o.list = where.base + o.at*wire.ListEntry
+	o.coming = wire.FetchBatch
+	o.came = c.hostRead(linkOut, at, bytes, "list entries")
+	o.credit -= wire.FetchBatch
+	c.trace(Step{Unit: UnitDescriptor, Lane: r.q, What: "16 entries", Start: at, End: o.came, Bytes: bytes, Addr: o.list})
+	c.traceLevel(UnitDescriptor, r.q, WhatCredit, o.credit)
+	o.at += wire.FetchBatch
+	if o.at >= where.size {
+		o.at = 0
+	}
+	if c.early(o.came) {
+		c.hold(r)
+		return
+	}
+	c.agenda.arm(o.listEv, o.came)
+}
+
+// hold is the arrival of list entries.
+func (c *Card) hold(r *ring) {
+	o := &r.out
 	var list [wire.FetchBatch * wire.ListEntry]byte // stays zero when the card may not read it
-	c.dmaRead("list fetch", where.base+o.at*wire.ListEntry, list[:])
+	c.dmaRead("list fetch", o.list, list[:])
 	swap := o.control&csr.OutControlESP == 0 // F25
 	for i := range o.held {
 		o.held[i] = binary.LittleEndian.Uint64(list[i*wire.ListEntry:])
@@ -130,35 +213,40 @@ func (c *Card) fetchBatch(r *ring) {
 			o.held[i] = bits.ReverseBytes64(o.held[i])
 		}
 	}
-	o.credit -= wire.FetchBatch
-	c.trace(Step{Unit: UnitDescriptor, Lane: r.q, What: "16 entries", Start: c.now, End: c.now, Bytes: len(list), Addr: where.base + o.at*wire.ListEntry})
-	c.traceLevel(UnitDescriptor, r.q, "credit", o.credit)
-	o.at += wire.FetchBatch
-	if o.at >= where.size {
-		o.at = 0
+	o.heldN, o.coming = o.coming, 0
+}
+
+// listCame is the event of list entries that arrive.
+func (c *Card) listCame(r *ring) {
+	if c.gone() {
+		return
 	}
+	c.hold(r)
+	c.issue(r, r.out.came)
 }
 
 // buffers is how many list entries a packet takes at the programmed BSIZE.
-func (c *Card) buffers(r *ring, d *parcel) int {
+func (c *Card) buffers(r *ring, p *packet) int {
 	size := int(csr.OutControlBSize.Get(r.out.control))
 	if size == 0 {
 		return 0
 	}
-	return max(1, (d.bytes()+size-1)/size)
+	return max(1, (p.total()+size-1)/size)
 }
 
-// available is how many entries the ring can use now: the held ones and what
-// whole batches the credit still allows.
+// available is how many entries the ring has for a packet that comes now: those
+// that it holds or has asked for and what whole batches the credit still allows,
+// less what packets take that were admitted before.
 func (c *Card) available(r *ring) int {
 	o := &r.out
-	if wm := int64(c.o.Watermark); o.credit >= wm && !o.stuck {
-		return o.heldN + int((o.credit-wm)/wire.FetchBatch+1)*wire.FetchBatch
+	n := o.heldN + o.coming
+	switch wm := int64(c.o.Watermark); {
+	case o.credit >= wm && !o.stuck:
+		n += int((o.credit-wm)/wire.FetchBatch+1) * wire.FetchBatch
+	case o.lean >= 0:
+		n = min(n, o.lean)
 	}
-	if o.lean >= 0 {
-		return min(o.heldN, o.lean)
-	}
-	return o.heldN
+	return n - o.reserved
 }
 
 // outRuns tells whether a ring takes packets: enabled, or disabled and not
@@ -178,83 +266,255 @@ func (c *Card) covers(r *ring, n int) bool {
 	return n > 0 && c.available(r) >= n
 }
 
-// toRing gives a packet to a host ring: written, or refused whole. It takes the
-// packet.
-func (c *Card) toRing(q int, d parcel) {
+// toHost gives a packet to a host ring at a cycle: admitted whole, or refused
+// whole. It takes the packet.
+func (c *Card) toHost(q int, p *packet, at uint64) {
 	r := &c.rings[q]
-	n := c.buffers(r, &d)
+	n := c.buffers(r, p)
 	if n == 0 {
 		c.report(ReportBSize, "ring %d", q)
 	}
-	if r.out.waiting.len() == 0 && c.covers(r, n) {
-		c.write(r, &d)
+	switch {
+	case r.out.queue.len() >= c.o.Queues.OutRing:
+	case r.out.waiting.len() == 0 && c.covers(r, n):
+		c.admit(r, p, at)
+		c.issue(r, at)
 		return
-	}
-	if c.acts(fltWaitForCredit, r.out.waiting.len() < c.faults.WaitForCredit) {
+	case c.acts(fltWaitForCredit, r.out.waiting.len() < c.faults.WaitForCredit):
 		c.tally.waiting++
-		r.out.waiting.push(d)
+		r.out.waiting.push(p)
 		return
 	}
+	c.refuse(r, p)
 	if c.o.Choices.CutMidway && n > 1 && c.covers(r, 1) {
-		c.cut(r, &d)
+		p.cut = true
+		c.admit(r, p, at)
+		c.issue(r, at)
+		return
 	}
-	c.traceDrop(UnitDescriptor, q, msg.CntTXDropQueueFull, d.p) // the credit does not cover it
-	c.refuse(&d)
-	c.pool.put(d.p)
+	c.pool.put(p)
 }
 
-// take returns the next n list entries, fetching batches as it goes. The slice is
-// good until the next call.
-func (c *Card) take(r *ring, n int) []uint64 {
-	o := &r.out
-	c.entries = c.entries[:0]
-	for ; n > 0; n-- {
-		if o.heldN == 0 {
-			c.fetchBatch(r)
+// admit queues a packet for the entries that the ring has for it: all that it
+// takes or, where it is to be cut, all that there are.
+func (c *Card) admit(r *ring, p *packet, at uint64) {
+	p.due = at
+	if p.cut {
+		p.n = c.available(r)
+	} else {
+		c.tally.admitted++
+		p.n = c.buffers(r, p)
+		c.spoilLength(r, p)
+		for skip := &c.faults.SkipEntries[r.q]; c.acts(fltSkipEntries, *skip > 0 && c.available(r) > p.n+p.skip); *skip-- {
+			p.skip++
 		}
-		c.entries = append(c.entries, o.held[wire.FetchBatch-o.heldN])
+	}
+	r.out.reserved += p.n + p.skip
+	r.out.queue.push(p)
+}
+
+// issue begins the writes of a ring's packets, as far as list entries have come and
+// the link takes them. at is not before the cycle of what happened to call it.
+func (c *Card) issue(r *ring, at uint64) {
+	o := &r.out
+	for o.queue.len() > 0 && !c.gone() {
+		p := *o.queue.at(0)
+		at = max(at, p.due)
+		if !c.collect(r, p, &at) {
+			return
+		}
+		if from := c.room(&c.link.up, linkOut); from > at && !c.instant {
+			if !c.early(from) {
+				c.agenda.arm(o.writeEv, from)
+				return
+			}
+			at = from
+		}
+		p.late = c.late(r)
+		sent := c.sendPacket(r, p, at)
+		o.queue.drop()
+		c.sent(r, p, sent)
+	}
+}
+
+// sent is a packet whose last byte is on the link at a cycle. Its count follows that
+// byte; a read of the count that sees it returns behind the packet. In free mode
+// reads take no time, and the count waits until the packet is there.
+func (c *Card) sent(r *ring, p *packet, at uint64) {
+	u := &c.outs
+	w := underway{r: r, p: p, landed: at + c.lat.link}
+	if c.instant {
+		w.landed = at
+	}
+	r.out.onLink++
+	if !p.cut && p.late == notLate && c.mode == stepped && !c.instant {
+		w.counted = true
+		r.out.onLink++
+		u.counts.push(uncounted{r, at + c.lat.count})
+		if u.countEv.idx < 0 {
+			c.agenda.arm(u.countEv, at+c.lat.count)
+		}
+	}
+	if u.writes.len() == 0 && c.early(w.landed) {
+		c.land(&w)
+		return
+	}
+	u.writes.push(w)
+	if u.writeEv.idx < 0 {
+		c.agenda.arm(u.writeEv, w.landed)
+	}
+}
+
+// collect takes the list entries of the packet at the head of a ring's queue. It
+// reports whether it has all of them, and moves at to when it had.
+func (c *Card) collect(r *ring, p *packet, at *uint64) bool {
+	o := &r.out
+	for len(p.bufs) < p.n+p.skip {
+		if o.heldN == 0 {
+			if o.coming == 0 && o.credit >= int64(c.o.Watermark) && !o.stuck {
+				c.fetchBatch(r, *at)
+			}
+			if o.heldN == 0 {
+				return false
+			}
+		}
+		*at = max(*at, o.came)
+		p.bufs = append(p.bufs, o.held[wire.FetchBatch-o.heldN])
 		o.heldN--
+		o.reserved--
 		if o.lean > 0 {
 			o.lean--
 		}
 		if !c.o.Choices.LazyFetch {
-			c.refill(r)
+			c.refill(r, *at)
 		}
 	}
-	return c.entries
+	return true
 }
 
-// write writes a packet that the credit covers: prefix and frame over N buffers,
-// the length word last, then the count.
-func (c *Card) write(r *ring, d *parcel) {
-	n := c.buffers(r, d)
-	c.spoilLength(r, d)
-	for skip := &c.faults.SkipEntries[r.q]; c.acts(fltSkipEntries, *skip > 0 && c.available(r) > n); *skip-- {
-		c.take(r, 1)
+// sendPacket puts a packet's writes on the link: each buffer's share, in pieces of at
+// most the payload size, and the length word behind all of them. It returns the
+// cycle of the last byte.
+func (c *Card) sendPacket(r *ring, p *packet, at uint64) uint64 {
+	size, most := int(csr.OutControlBSize.Get(r.out.control)), c.cfg.maxPayload()
+	end, left := at, p.total()
+	for i := range p.n {
+		n := min(left, size)
+		left -= n
+		skip := 0
+		if i == 0 {
+			skip = min(wire.LenWord, n)
+		}
+		begin := end
+		end = c.send(&c.link.up, linkOut, at, n-skip+tlps(n-skip, most)*tlpHead, "packet")
+		if c.tracer != nil && p.late == notLate {
+			c.tracer(Step{Unit: UnitWrite, Lane: r.q, What: WhatBuffer, Start: begin, End: end, Packet: p.id, Bytes: n - skip, Addr: p.bufs[p.skip+i] + uint64(skip)})
+		}
 	}
-	entries := c.take(r, n)
-	c.written(r, d)
-	if c.isLate(r) {
-		c.writeLate(r, *d, append([]uint64(nil), entries...))
+	if !p.cut {
+		begin := end
+		end = c.send(&c.link.up, linkOut, at, wire.LenWord+tlpHead, "length word")
+		if p.late != notLate {
+			return end
+		}
+		c.trace(Step{Unit: UnitWrite, Lane: r.q, What: WhatLength, Start: begin, End: end, Packet: p.id, Bytes: wire.LenWord, Addr: p.bufs[p.skip]})
+	}
+	return end
+}
+
+// landWrites is the event of packets having reached host memory.
+func (c *Card) landWrites() {
+	u := &c.outs
+	for n := 0; u.writes.len() > 0 && u.writes.at(0).landed <= c.horizon && !c.gone() && n < c.batch(); n++ {
+		w := u.writes.pop()
+		c.land(&w)
+	}
+	if u.writes.len() > 0 && !c.gone() {
+		c.agenda.arm(u.writeEv, max(u.writes.at(0).landed, c.now))
+	}
+}
+
+// land puts a packet into host memory, prefix and frame over its buffers and the
+// length word last, and sees that it is counted.
+func (c *Card) land(w *underway) {
+	r, p := w.r, w.p
+	entries := p.bufs[p.skip:]
+	r.out.onLink--
+	if p.cut {
+		c.place(r, p, entries, 0)
+		c.pool.put(p)
 		return
 	}
-	c.place(r, d, entries, 0)
-	c.putLength(r, d, entries[0])
-	c.raise(r)
-	c.pool.put(d.p)
+	c.written(r, p)
+	if p.late != notLate {
+		c.writeLate(r, p, entries, w.landed)
+		return
+	}
+	c.place(r, p, entries, 0)
+	c.putLength(r, p, entries[0])
+	c.pool.put(p)
+	if !w.counted {
+		c.raise(r, w.landed)
+	}
+}
+
+// countWrites is the event of packets that are counted.
+func (c *Card) countWrites() {
+	u := &c.outs
+	for n := 0; u.counts.len() > 0 && u.counts.at(0).due <= c.horizon && !c.gone() && n < c.batch(); n++ {
+		w := u.counts.pop()
+		c.count(w.r, w.due)
+	}
+	if u.counts.len() > 0 && !c.gone() {
+		c.agenda.arm(u.countEv, max(u.counts.at(0).due, c.now))
+	}
+}
+
+func (c *Card) count(r *ring, at uint64) {
+	r.out.onLink--
+	c.raise(r, at)
+}
+
+// finishWrites does at once what the output rings have before them, whatever time
+// it would take: what follows is in its place on the ring, and behind it.
+func (c *Card) finishWrites() {
+	if c.gone() {
+		return
+	}
+	u := &c.outs
+	for r := range c.rings {
+		if o := &c.rings[r].out; o.coming > 0 {
+			c.agenda.disarm(o.listEv)
+			c.hold(&c.rings[r])
+		}
+	}
+	for u.writes.len() > 0 {
+		w := u.writes.pop()
+		c.land(&w)
+	}
+	for r := range c.rings {
+		c.issue(&c.rings[r], c.now)
+	}
+	for u.counts.len() > 0 {
+		w := u.counts.pop()
+		c.count(w.r, c.now)
+	}
+	for u.messages.len() > 0 {
+		c.out.irq(u.messages.pop().vector)
+	}
 }
 
 // place writes the buffers of a packet from number first on, everything but the
 // length word. A buffer that the card may not write is left out; the block does
 // not notice.
-func (c *Card) place(r *ring, d *parcel, entries []uint64, first int) {
+func (c *Card) place(r *ring, p *packet, entries []uint64, first int) {
 	size := int(csr.OutControlBSize.Get(r.out.control))
 	var prefix [wire.PrefixSize]byte
-	d.prefix(&prefix)
-	frame, head := d.p.frame(), d.head()
+	p.prefix(&prefix)
+	frame, head := p.frame(), p.head()
 	for i := first; i < len(entries); i++ {
 		// Bytes from..to of the packet are this buffer's.
-		from, to := i*size, min((i+1)*size, d.bytes())
+		from, to := i*size, min((i+1)*size, p.total())
 		skip := 0
 		if i == 0 {
 			skip = min(wire.LenWord, to)
@@ -267,57 +527,62 @@ func (c *Card) place(r *ring, d *parcel, entries []uint64, first int) {
 			}
 			copy(m, frame[at-head:])
 		})
-		c.trace(Step{Unit: UnitWrite, Lane: r.q, What: "buffer", Start: c.now, End: c.now, Packet: d.p.id, Bytes: to - from - skip, Addr: entries[i] + uint64(skip)})
+		if p.late != notLate {
+			c.trace(Step{Unit: UnitWrite, Lane: r.q, What: WhatBuffer, Start: c.now, End: c.now, Packet: p.id, Bytes: to - from - skip, Addr: entries[i] + uint64(skip)})
+		}
 	}
 }
 
 // putLength makes a packet visible: its length word in one big-endian store,
 // after everything else, also for a reader on another core.
-func (c *Card) putLength(r *ring, d *parcel, entry uint64) {
-	c.trace(Step{Unit: UnitWrite, Lane: r.q, What: "length word", Start: c.now, End: c.now, Packet: d.p.id, Bytes: wire.LenWord, Addr: entry})
+func (c *Card) putLength(r *ring, p *packet, entry uint64) {
+	if p.late != notLate {
+		c.trace(Step{Unit: UnitWrite, Lane: r.q, What: WhatLength, Start: c.now, End: c.now, Packet: p.id, Bytes: wire.LenWord, Addr: entry})
+	}
 	c.dmaAccess("length word", entry, wire.LenWord, true, func(m []byte, at int) {
 		c.order.Add(0) // a locked add keeps the stores before it in front
 		if len(m) == wire.LenWord {
-			binary.BigEndian.PutUint64(m, d.length)
+			binary.BigEndian.PutUint64(m, p.length)
 			return
 		}
 		var word [wire.LenWord]byte // it lies in two regions
-		binary.BigEndian.PutUint64(word[:], d.length)
+		binary.BigEndian.PutUint64(word[:], p.length)
 		copy(m, word[at:])
 	})
 }
 
 // prefix fills the fields of datapath.md 3.3; the length word is not touched.
-func (d *parcel) prefix(b *[wire.PrefixSize]byte) {
+func (p *packet) prefix(b *[wire.PrefixSize]byte) {
 	binary.LittleEndian.PutUint64(b[wire.PfxResp:], wire.RespPunt)
-	binary.BigEndian.PutUint16(b[wire.PfxTag:], d.tag)
+	binary.BigEndian.PutUint16(b[wire.PfxTag:], p.tag)
 	binary.LittleEndian.PutUint32(b[wire.PfxID:], wire.PrefixID)
 	b[wire.PfxValid] = 1
-	binary.LittleEndian.PutUint16(b[wire.PfxPort:], d.port)
+	binary.LittleEndian.PutUint16(b[wire.PfxPort:], p.fast)
 }
 
 // written counts a packet that is in host memory.
-func (c *Card) written(r *ring, d *parcel) {
+func (c *Card) written(r *ring, p *packet) {
 	r.out.packets++
-	r.out.bytes += d.length
+	r.out.bytes += p.length
 	if c.o.Choices.ByteCntWithHead {
 		r.out.bytes += wire.LenWord
 	}
 	c.tally.written++
+	c.tally.admitted--
 }
 
-// raise adds one to the ring's count and sends its message when that crosses the
-// level.
-func (c *Card) raise(r *ring) {
+// raise adds one to the ring's count at a cycle and sends its message when that
+// crosses the level.
+func (c *Card) raise(r *ring, at uint64) {
 	if c.acts(fltLoseCounts, c.faults.LoseCounts[r.q] > 0) {
 		c.faults.LoseCounts[r.q]--
 		return
 	}
 	before := r.out.count
 	r.out.count++
-	c.traceLevel(UnitCount, r.q, "count", int64(r.out.count))
+	c.traceLevel(UnitCount, r.q, WhatCount, int64(r.out.count))
 	if uint64(before) < r.out.level() {
-		c.outLevel(r, r.out.count)
+		c.outLevel(r, r.out.count, at)
 	}
 }
 
@@ -326,10 +591,10 @@ func (o *outHalf) level() uint64 { return max(1, csr.OutIntLevelPkts.Get(o.level
 
 // outLevel looks at a count that has just risen, or that is looked at as if it
 // had: at the level a message goes out, below it the timer starts.
-func (c *Card) outLevel(r *ring, count uint32) {
+func (c *Card) outLevel(r *ring, count uint32, at uint64) {
 	o := &r.out
 	if uint64(count) >= o.level() {
-		c.signal(r)
+		c.signal(r, at)
 		return
 	}
 	if count == 0 {
@@ -338,31 +603,32 @@ func (c *Card) outLevel(r *ring, count uint32) {
 	ticks := csr.OutIntLevelTicks.Get(o.levels)
 	if ticks == 0 {
 		if c.o.Choices.TimerZeroFires {
-			c.signal(r)
+			c.signal(r, at)
 		}
 		return
 	}
 	if o.timer.idx < 0 {
-		c.agenda.arm(o.timer, c.now+ticks*csr.ClocksPerTick)
-		c.trace(Step{Unit: UnitTimer, Lane: r.q, What: "armed", Start: c.now, End: c.now})
+		c.agenda.arm(o.timer, at+ticks*csr.ClocksPerTick)
+		c.trace(Step{Unit: UnitTimer, Lane: r.q, What: "armed", Start: at, End: at})
 	}
 }
 
 // timerExpired is the event of a ring's timer.
 func (c *Card) timerExpired(r *ring) {
 	if n := r.out.count; n > 0 && uint64(n) < r.out.level() {
-		c.trace(Step{Unit: UnitTimer, Lane: r.q, What: "fired", Start: c.now, End: c.now})
-		c.signal(r)
+		at := r.out.timer.at
+		c.trace(Step{Unit: UnitTimer, Lane: r.q, What: "fired", Start: at, End: at})
+		c.signal(r, at)
 	}
 }
 
-// signal latches the status and sends the ring's message.
-func (c *Card) signal(r *ring) {
+// signal latches the status and sends the ring's message at a cycle.
+func (c *Card) signal(r *ring, at uint64) {
 	c.agenda.disarm(r.out.timer)
 	r.out.status |= csr.OutIntStatusPacket
 	if !c.acts(fltLoseMessages, c.faults.LoseMessages.has(r.q)) {
 		if v := csr.MSIXRingVector + r.q; v < c.Vectors() {
-			c.message(v)
+			c.message(v, at)
 		}
 	}
 }
@@ -371,7 +637,7 @@ func (c *Card) signal(r *ring) {
 func (c *Card) outAck(r *ring, v uint64) {
 	o := &r.out
 	o.count = c.subtract(o.count, uint32(v), false)
-	c.traceLevel(UnitCount, r.q, "count", int64(o.count))
+	c.traceLevel(UnitCount, r.q, WhatCount, int64(o.count))
 	if o.count == 0 {
 		c.agenda.disarm(o.timer)
 	}
@@ -381,13 +647,33 @@ func (c *Card) outAck(r *ring, v uint64) {
 	if c.o.Choices.ResendAtLevel && uint64(o.count) < o.level() {
 		return
 	}
-	c.signal(r)
+	c.signal(r, c.storeAt())
 }
 
-// isLate tells whether a fault or choice 23 takes a packet apart in time.
-func (c *Card) isLate(r *ring) bool {
-	f := c.drawLate(r.q)
-	return (f.LateData | f.LateLength | f.LateTail | f.LateCount).has(r.q) || c.o.Choices.LengthFirst
+// lateKind is which step of a packet a fault or choice 23 puts off.
+type lateKind uint8
+
+const (
+	notLate lateKind = iota
+	lateData
+	lateLength
+	lateCount
+	lateTail
+)
+
+// late tells whether a step of the next packet is put off.
+func (c *Card) late(r *ring) lateKind {
+	switch f := c.drawLate(r.q); {
+	case f.LateData.has(r.q):
+		return lateData
+	case f.LateLength.has(r.q):
+		return lateLength
+	case f.LateCount.has(r.q):
+		return lateCount
+	case f.LateTail.has(r.q) || c.o.Choices.LengthFirst:
+		return lateTail
+	}
+	return notLate
 }
 
 // lengthFirstBy is how long a span's tail lags its length word under choice 23.
@@ -396,34 +682,33 @@ const lengthFirstBy = Hz / 1_000_000
 
 // writeLate is write with one of its steps put off. The count follows the last
 // step, except where the fault is that it does not.
-func (c *Card) writeLate(r *ring, d parcel, entries []uint64) {
-	f := &c.inject.late
+func (c *Card) writeLate(r *ring, p *packet, entries []uint64, at uint64) {
 	by := cyclesOf(c.faults.LateBy)
 	var later func()
-	switch {
-	case f.LateData.has(r.q):
-		c.raise(r)
+	switch p.late {
+	case lateData:
+		c.raise(r, at)
 		later = func() {
-			c.place(r, &d, entries, 0)
-			c.putLength(r, &d, entries[0])
+			c.place(r, p, entries, 0)
+			c.putLength(r, p, entries[0])
 		}
-	case f.LateLength.has(r.q):
-		c.place(r, &d, entries, 0)
+	case lateLength:
+		c.place(r, p, entries, 0)
 		later = func() {
-			c.putLength(r, &d, entries[0])
-			c.raise(r)
+			c.putLength(r, p, entries[0])
+			c.raise(r, c.now)
 		}
-	case f.LateCount.has(r.q):
-		c.place(r, &d, entries, 0)
-		c.putLength(r, &d, entries[0])
-		later = func() { c.raise(r) }
+	case lateCount:
+		c.place(r, p, entries, 0)
+		c.putLength(r, p, entries[0])
+		later = func() { c.raise(r, c.now) }
 	default:
 		by = max(by, lengthFirstBy)
-		c.place(r, &d, entries[:1], 0)
-		c.putLength(r, &d, entries[0])
+		c.place(r, p, entries[:1], 0)
+		c.putLength(r, p, entries[0])
 		later = func() {
-			c.place(r, &d, entries, 1)
-			c.raise(r)
+			c.place(r, p, entries, 1)
+			c.raise(r, c.now)
 		}
 	}
 	r.out.late++
@@ -434,12 +719,6 @@ func (c *Card) writeLate(r *ring, d parcel, entries []uint64) {
 		}
 		r.out.late--
 		later()
-		c.pool.put(d.p)
+		c.pool.put(p)
 	})
-}
-
-// cut is choice 22: what the credit covers of a packet is written, never its
-// length word.
-func (c *Card) cut(r *ring, d *parcel) {
-	c.place(r, d, c.take(r, c.available(r)), 0)
 }

@@ -11,6 +11,20 @@ type packet struct {
 	port int    // index of the front port
 	due  uint64 // cycle of the packet's next step
 	id   uint64 // number in traces
+
+	toRing
+}
+
+// toRing is what a packet for a host ring has beside its frame.
+type toRing struct {
+	length uint64   // what the length word will say
+	fast   uint16   // fast-path port, for the prefix
+	bare   bool     // two words in front, and no prefix of the fast path
+	cut    bool     // choice 22: it ends with its entries, and never gets a length word
+	late   lateKind // a fault or choice 23 takes it apart in time
+	n      int      // list entries that it is written to
+	skip   int      // entries in front of them that are taken and left alone (SkipEntries)
+	bufs   []uint64 // the entries that it has taken, skipped ones first
 }
 
 func (p *packet) frame() []byte { return p.b[p.off:] }
@@ -50,7 +64,7 @@ func (p *framePool) get(n int) *packet {
 			x := l[len(l)-1]
 			p.free[class] = l[:len(l)-1]
 			p.mu.Unlock()
-			x.b, x.off = x.mem[:n], 0
+			x.b, x.off, x.toRing = x.mem[:n], 0, toRing{bufs: x.bufs[:0]}
 			return x
 		}
 		p.mu.Unlock()

@@ -47,6 +47,10 @@ type outHalf struct {
 	use     latch
 	credit  int64  // signed; the register shows its low 32 bits
 	at      uint64 // index of the next list entry to fetch
+	list    uint64 // bus address of the batch that was asked for last
+	coming  int    // its entries, until they have come
+	came    uint64 // cycle of that
+	listEv  *event
 	held    [wire.FetchBatch]uint64
 	heldN   int   // entries of the batch not used yet: the last heldN of held
 	granted bool  // the first positive credit after the enable has come
@@ -59,22 +63,27 @@ type outHalf struct {
 	packets uint64
 	bytes   uint64
 
-	late    int // writes and counts that a fault has put off
-	waiting fifo[parcel]
-	timer   *event
+	waiting  fifo[*packet] // fault WaitForCredit
+	queue    fifo[*packet] // admitted, not written yet
+	reserved int           // entries that the packets in queue have not taken yet
+	writeEv  *event        // the link has room again
+	onLink   int           // packets that are on the link, or written and not counted
+	late     int           // writes and counts that a fault has put off
+	timer    *event
 }
 
 func (r *ring) powerOn(q int) {
-	in, timer := r.in.ev, r.out.timer
-	waiting := r.out.waiting
-	waiting.reset()
+	in, o := r.in.ev, r.out
+	o.waiting.reset()
+	o.queue.reset()
 	*r = ring{q: q}
 	r.in.control = csr.InControlReset &^ csr.InControlIdle
 	r.in.ev = in
 	r.out.reg.size = csr.OutSlistRsizeMin
 	r.out.control = csr.OutControlReset &^ csr.OutControlIdle
 	r.out.lean = -1
-	r.out.timer, r.out.waiting = timer, waiting
+	r.out.timer, r.out.listEv, r.out.writeEv = o.timer, o.listEv, o.writeEv
+	r.out.waiting, r.out.queue = o.waiting, o.queue
 }
 
 // where returns the ring in host memory: what was latched, once it was.
@@ -109,8 +118,11 @@ func (c *Card) inIdle(r *ring) bool {
 }
 
 func (c *Card) outIdle(r *ring) bool {
-	return r.out.late == 0 && !c.acts(fltNeverIdle, c.faults.NeverIdle.has(r.q))
+	return r.out.coming == 0 && !r.out.carries() && !c.acts(fltNeverIdle, c.faults.NeverIdle.has(r.q))
 }
+
+// carries tells whether the half has packets that it has not finished.
+func (o *outHalf) carries() bool { return o.queue.len() > 0 || o.onLink > 0 || o.late > 0 }
 
 // flags are the upper bits of the count registers. Bit 61 reads 1 on an idle
 // ring (datapath.md 1).
@@ -267,7 +279,7 @@ func (c *Card) storeRing(q int, reg csr.RingReg, high bool, width int, v uint64)
 		narrow = false
 		r.out.levels = merge(r.out.levels, v, width, high)
 		if r.out.count > 0 {
-			c.outLevel(r, r.out.count)
+			c.outLevel(r, r.out.count, c.storeAt())
 		}
 	case csr.OutSlistBaddr:
 		if c.baddr(r, name, v, c.outIdle(r), r.out.enabled) {
@@ -375,6 +387,9 @@ func (c *Card) faultsChanged() {
 	c.stalled.Broadcast()
 	c.faultWatermark()
 	c.target.faultsChanged()
+	if !c.gone() {
+		c.outs.resume(c)
+	}
 	c.kickRings()
 	if c.fly.len() > 0 && !c.gone() {
 		c.agenda.arm(c.readEv, max(c.fly.at(0).due, c.now))

@@ -194,10 +194,12 @@ func (c *Card) Now() uint64 {
 	return c.now
 }
 
-// follow brings the time of a free card up to the wall clock. Held: c.mu.
+// follow brings the time of a free card up to the wall clock, and how far its data
+// path may go. Held: c.mu.
 func (c *Card) follow() {
 	if c.mode == free {
 		c.now = max(c.now, c.startCycle+cyclesOf(time.Since(c.start)))
+		c.horizon = c.now + c.lat.ahead
 	}
 }
 
@@ -211,6 +213,7 @@ func (c *Card) Start() {
 	if c.mode == free || c.closed {
 		return
 	}
+	c.atOnce(c.finishWrites) // a count goes before its packet on the link, and reads will take no time
 	c.mode = free
 	c.start, c.startCycle = time.Now(), c.now
 	c.done = make(chan struct{})
@@ -251,7 +254,6 @@ func (c *Card) loop() {
 		c.mu.Lock()
 		c.sleepUntil = 0
 		c.follow()
-		c.horizon = c.now + c.lat.ahead
 		c.takeStaged()
 		idle := true
 		for n := 0; n < loopBatch && !c.closed; n++ {

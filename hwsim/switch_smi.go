@@ -196,7 +196,7 @@ func (c *Card) mdio(what string, bus, phy, r int) error {
 		return fmt.Errorf("hwsim: MDIO %s of bus %d address %d register %#x: %w", what, bus, phy, r, err)
 	}
 	if c.mode == stepped && !c.closed {
-		c.run(c.now + cyclesOf(c.o.Latencies.MDIO))
+		c.run(c.now + c.lat.mdio)
 	}
 	return nil
 }

@@ -73,6 +73,7 @@ func (c *Card) loopBack(f *fetched, p *packet) {
 		c.pool.put(p)
 	default:
 		t.looped++
-		c.toRing(f.ring, parcel{p: p, bare: true, length: uint64(vfHead - wire.LenWord + len(p.frame()))})
+		p.bare, p.length = true, uint64(vfHead-wire.LenWord+len(p.frame()))
+		c.toHost(f.ring, p, f.due)
 	}
 }

@@ -108,7 +108,7 @@ func TestSimPacketsWrittenInsideTheCreditStore(t *testing.T) {
 	const waiting = 2000
 	sink := &keep{}
 	b := newBench(t, sink, func(o *hwsim.Options, _ *Config) {
-		o.Latencies = hwsim.Latencies{Load: -1, Store: -1, ToHost: -1}
+		o.Latencies = hwsim.NoTime()
 	})
 	b.card.Faults(func(f *hwsim.Faults) { f.WaitForCredit = waiting })
 	w := b.card.Wire(uint16(portF1.Tag))

@@ -268,6 +268,7 @@ func TestVFWithoutCredit(t *testing.T) {
 		d.post(20, 9014, 1)
 		d.until("instructions", func() bool { return d.get32(vInCount) == before+20 })
 	}
+	d.until("nothing on its way to the ring", func() bool { return d.get32(vInCount) != 0 && r.card.Quiesced() }) // each look takes time
 	got := d.poll()
 	assert.Len(t, got, ((vfRx-0x100)/16+1)*16/5, "batches of sixteen while the credit is at the watermark of 0x100, five buffers a frame")
 	want := d.post(1, 64, 1)

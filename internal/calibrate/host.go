@@ -20,6 +20,7 @@ const (
 // scenario's own source.
 func Constants() []Constant {
 	return []Constant{
+		{"hwsim.Latencies.Fetch", 949.3, "ns", Fit, "datapath.md 6.2: 1,053,385 frames/s accepted", "two-senders"},
 		{"hwsim.Rates.SwitchTotal", 1018, "Mbit/s", Fit, "datapath.md 6.2: the middle of 1,013 to 1,023", "switch-egress"},
 		{"hwsim.Timeline.Kernel", 30, "s", Fit, "endpoint.md 13: about 20 to 40 s", "boot-kernel"},
 		{"hwsim.Timeline.FastPath", 150, "s", Fit, "endpoint.md 13: about 1 to 4 minutes", "fast-path"},

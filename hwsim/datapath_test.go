@@ -148,6 +148,7 @@ func TestWithheldAndStuckCredit(t *testing.T) {
 	})
 }
 
+//oxpd:fault D8 symptom
 func TestSpans(t *testing.T) {
 	// datapath.md 3.6.
 	tests := map[string]struct {

@@ -362,6 +362,7 @@ func TestF11InputRing8(t *testing.T) {
 // fetched; nobody takes what they carry, to either side.
 //
 //oxpd:fault F12 symptom
+//oxpd:fault D20 symptom
 func TestF12RlensszZeroEndsTheFastPath(t *testing.T) {
 	h := newRingHost(t, 16).program(1024)
 	got := h.out(tagF1)
@@ -395,6 +396,7 @@ func TestF12RlensszZeroEndsTheFastPath(t *testing.T) {
 // A metadata byte 1 that is not 0 sends the frame to encryption, where it ends.
 //
 //oxpd:fault F13 symptom
+//oxpd:fault D19 symptom
 func TestF13MetadataOfAnotherForm(t *testing.T) {
 	h := newRingHost(t, 16).program(1024)
 	got := h.out(tagF1)
@@ -628,6 +630,7 @@ func TestF22InstructionsOverwritten(t *testing.T) {
 // addresses, and packets are written there.
 //
 //oxpd:fault F23 symptom
+//oxpd:fault D26 symptom
 func TestF23RsizeBeyondTheMemory(t *testing.T) {
 	const real = 16
 	h := newRingHost(t, 32)

@@ -170,6 +170,8 @@ func TestSimModeAndMACAreOneCommandEach(t *testing.T) {
 	require.Empty(t, s.Reports())
 }
 
+//oxpd:fault D23 symptom
+//oxpd:fault D23 behaviour
 func TestSimMTUThatIsRefusedOrLost(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	s.provision(t)

@@ -118,6 +118,7 @@ func TestF7FirstGrantIsAboveTheWatermark(t *testing.T) {
 // and counted as a lap; within 20 ms of being served again everything arrives.
 //
 //oxpd:fault F8 behaviour
+//oxpd:fault D11 behaviour
 func TestF8LappedRingGoesOn(t *testing.T) {
 	sink := &keep{}
 	b := newBench(t, sink, func(o *hwsim.Options, _ *Config) { o.Watermark = 0x100 })
@@ -216,6 +217,7 @@ func TestF11OnlyRingZeroIsPosted(t *testing.T) {
 // Whatever a frame is, it carries rlenssz 81, and the fast path lives.
 //
 //oxpd:fault F12 behaviour
+//oxpd:fault D20 behaviour
 func TestF12FramesThatAreNoIP(t *testing.T) {
 	b := newBench(t, &keep{})
 	var out [][]byte
@@ -240,6 +242,7 @@ func TestF12FramesThatAreNoIP(t *testing.T) {
 // slot: no old byte sends a frame to encryption.
 //
 //oxpd:fault F13 behaviour
+//oxpd:fault D19 behaviour
 func TestF13HeaderIsWrittenWhole(t *testing.T) {
 	b := newBench(t, &keep{})
 	left := 0
@@ -331,6 +334,7 @@ func (m measured) Alloc(name string, size, align int) (*dma.Region, error) {
 // and through a whole lap of every ring it goes nowhere else.
 //
 //oxpd:fault F23 behaviour
+//oxpd:fault D26 behaviour
 func TestF23SizesAreThoseOfTheMemory(t *testing.T) {
 	sink, m := &keep{}, measured{size: map[dma.BusAddr]int{}}
 	b := newBenchOn(t, sink, func(c *hwsim.Card) dma.Provider {

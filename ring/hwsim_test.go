@@ -306,6 +306,7 @@ func (b *bench) atRest() {
 	}
 }
 
+//oxpd:fault D8 behaviour
 func TestSimLongRunCrossesTheRingsEndManyTimes(t *testing.T) {
 	sums := map[int]uint64{}
 	got := 0
@@ -342,6 +343,8 @@ func TestSimLongRunCrossesTheRingsEndManyTimes(t *testing.T) {
 }
 
 // datapath.md 7, row 14: the host is away for 100 ms at 120,000 frames a second.
+//
+//oxpd:fault D14 behaviour
 func TestSimHostAwayLosesTheRestAndNothingElse(t *testing.T) {
 	sink := &keep{}
 	b := newBench(t, sink)
@@ -364,6 +367,7 @@ func TestSimHostAwayLosesTheRestAndNothingElse(t *testing.T) {
 	b.atRest()
 }
 
+//oxpd:fault D28 behaviour
 func TestSimOneFloodedRingHurtsNoOther(t *testing.T) {
 	sink := &keep{}
 	b := newBench(t, sink)
@@ -552,6 +556,7 @@ func TestSimControlMessagesBetweenFrames(t *testing.T) {
 // fetched; a slot that was reused by the doorbell would go out as another frame.
 //
 //oxpd:fault F21 behaviour
+//oxpd:fault D17 behaviour
 func TestSimSlotIsNotReusedBeforeItWasRead(t *testing.T) {
 	b := newBench(t, &keep{})
 	b.card.Faults(func(f *hwsim.Faults) { f.ReadDelay = 300 * time.Microsecond })

@@ -30,6 +30,7 @@ func (h *hand) post(n int) (posted int) {
 	return posted
 }
 
+//oxpd:fault D18 behaviour
 func TestInstructionAndSlotComeFromOneStride(t *testing.T) {
 	h := newHand(t)
 	q := h.rings.iq

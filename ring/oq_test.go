@@ -590,6 +590,8 @@ func TestImpossibleLengthCostsOneBuffer(t *testing.T) {
 }
 
 // Known bugs RX-2 and RX-4: the ring goes on without a gather buffer.
+//
+//oxpd:fault D10 behaviour
 func TestNoGatherBufferLosesThatFrameAlone(t *testing.T) {
 	h := newHand(t, func(c *Config) { c.GatherFrames, c.GatherLarge = 1, 1 })
 	held := h.rings.pool.get(9000)

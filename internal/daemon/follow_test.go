@@ -44,6 +44,8 @@ func heard(w *hwsim.Wire, want []byte) *atomic.Uint64 {
 
 // TestBridgeOfTwoPorts is a Linux bridge of two switch ports: frames between two
 // stations pass both ways, of every size, and the MTU has one owner all the same.
+//
+//oxpd:fault D24 behaviour
 func TestBridgeOfTwoPorts(t *testing.T) {
 	t.Parallel()
 	r := start(t, rigOptions{}).running()

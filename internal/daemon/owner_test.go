@@ -408,6 +408,7 @@ func TestRefusedMAC(t *testing.T) {
 	})
 }
 
+//oxpd:fault D22 behaviour
 func TestSetMTU(t *testing.T) {
 	refused := msg.RC(1).Err()
 	timeout := &rpc.TimeoutError{What: "LIF_ADD_UPDATE"}

@@ -25,6 +25,8 @@ func (s *stuck) Write(b []byte) (int, error) {
 
 // A port that is taken away waits for a worker that has a frame of it, and for the
 // transmitter's turn, and only a wait counts.
+//
+//oxpd:fault D27 behaviour
 func TestQuiesceCountsItsWaits(t *testing.T) {
 	const held = 5 * time.Millisecond
 	// waiting lets go of what a goroutine waits for, once it is seen to wait.

@@ -193,6 +193,8 @@ func TestSpans(t *testing.T) {
 				assert.EqualValues(t, tc.l, got[0].length)
 				assert.Equal(t, b, got[0].frame)
 				assert.EqualValues(t, tc.l+start*134, h.ld(0, rOutByte))
+				h.offer(1, 60)
+				assert.Len(t, h.take(0, 1), 1, "the next packet begins in the next buffer")
 			}
 		})
 	}

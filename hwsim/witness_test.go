@@ -251,6 +251,10 @@ func TestWitnessBaseNeedsIdle(t *testing.T) {
 	assert.Zero(t, c.Load(0, 0x10150+out, 8)&(1<<36))
 	c.Store(0, 0x10120+out, 8, 0x123456000)
 	assert.Zero(t, c.Load(0, 0x10120+out, 8))
+	for _, control := range []uint64{0x10000, 0x10150 + out} {
+		c.Store(0, control, 8, 0xffffffffffffffff)
+		assert.Zero(t, c.Load(0, control, 8)&idleBit(control&0x1ffff), "IDLE is read-only")
+	}
 	assert.EqualValues(t, 2, c.ReportCount(ReportBaddrBusy))
 }
 

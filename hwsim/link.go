@@ -57,7 +57,8 @@ func (c *Card) send(l *direction, u linkUser, at uint64, bytes int, what string)
 	*busy = start + uint64(bytes)*l.perByte>>(byteFraction-busyFraction)
 	end := (*busy + 1<<busyFraction - 1) >> busyFraction
 	if c.tracer != nil {
-		c.tracer(Step{Unit: l.unit, What: what, Start: start >> busyFraction, End: end, Bytes: bytes})
+		// Both rounded down: what follows at once begins where this ends.
+		c.tracer(Step{Unit: l.unit, What: what, Start: start >> busyFraction, End: *busy >> busyFraction, Bytes: bytes})
 	}
 	return end
 }

@@ -405,7 +405,7 @@ func (c *Card) sendPacket(r *ring, p *packet, at uint64) uint64 {
 		if i == 0 {
 			skip = min(wire.LenWord, n)
 		}
-		begin := end
+		begin := max(end, (*c.end(&c.link.up, linkOut)+1<<busyFraction-1)>>busyFraction) // behind what waits for the link
 		end = c.send(&c.link.up, linkOut, at, n-skip+tlps(n-skip, most)*tlpHead, "packet")
 		if c.tracer != nil && p.late == notLate {
 			c.tracer(Step{Unit: UnitWrite, Lane: r.q, What: WhatBuffer, Start: begin, End: end, Packet: p.id, Bytes: n - skip, Addr: p.bufs[p.skip+i] + uint64(skip)})

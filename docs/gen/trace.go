@@ -44,7 +44,8 @@ func tracePage(root string) (string, error) {
 	d.section("What is on the screen")
 	d.table([]string{"in Perfetto", "is"}, [][]string{
 		{"process", "a unit of the card"},
-		{"thread", "one of several alike: a ring, a port, a vector. `ring 0 (2)` is the same ring: spans that overlap, because the unit has several things under way, take further rows"},
+		{"track", "one of several alike: a ring, a port, a vector. Where a unit has many things under way as a rule (data read, fast path) the track is as high as it must be; a second one, `ring 0 (2)`, " +
+			"is the same ring at a moment at which two spans overlap"},
 		{"slice", "the unit was busy with one packet, batch or access. Without a length: it did something at that moment, or a frame ended there; then its name is the counter's"},
 		{"counter track", "`credit` of a descriptor fetch is what the doorbell would show; `count` is `OUT_CNTS`"},
 		{"arrow", "the same packet in the next unit (select a slice)"},

@@ -3,8 +3,9 @@
 // line.
 //
 //	unit            process       fast path to host
-//	lane, row       thread        PortF1          spans that overlap take further rows:
-//	                              PortF1 (2)      on one track they would have to nest
+//	lane            thread        ring 0          spans that overlap take further rows:
+//	                              ring 0 (2)      on one track they would have to nest
+//	pipelined lane  async events  PortF1 frame    spans overlap as a rule, and need not nest
 //	level           counter       ring 0 credit
 //	packet          flow arrow    from one unit to the next
 //

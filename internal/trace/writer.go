@@ -29,6 +29,7 @@ type Writer struct {
 	units  [hwsim.Units]bool // processes that have a name
 	tracks map[track]*rows
 	steps  uint64
+	pairs  uint64 // spans that were written as two events
 }
 
 // track is what a reader sees as one thing: a unit, and which of several.
@@ -60,6 +61,10 @@ func (t *Writer) Step(s hwsim.Step) {
 	t.steps++
 	if s.Kind == hwsim.StepLevel {
 		t.level(&s)
+		return
+	}
+	if s.Start != s.End && pipelined(s.Unit) {
+		t.async(&s)
 		return
 	}
 	tid := t.thread(track{s.Unit, s.Lane}, s.Start, s.End)
@@ -94,6 +99,34 @@ func (t *Writer) Close() error {
 		return fmt.Errorf("trace: write: %w", t.err)
 	}
 	return nil
+}
+
+// pipelined tells of which units several spans are under way as a rule: as many as
+// come in a time that each of them takes.
+func pipelined(u hwsim.Unit) bool {
+	return u == hwsim.UnitRead || u == hwsim.UnitToWire || u == hwsim.UnitToHost
+}
+
+// async writes a span as a beginning and an end. Perfetto shows all spans of one
+// name in a process as one track, as high as it must be.
+func (t *Writer) async(s *hwsim.Step) {
+	tid := t.thread(track{s.Unit, s.Lane}, s.Start, s.Start)
+	name := laneName(s.Unit, s.Lane) + " " + s.What
+	t.event('b', name, s.Unit, tid, s.Start)
+	t.id()
+	t.flow(s)
+	t.args(s)
+	t.end()
+	t.event('e', name, s.Unit, tid, s.End)
+	t.id()
+	t.end()
+	t.pairs++
+}
+
+// id is what the beginning and the end of a span have in common.
+func (t *Writer) id() {
+	t.text(`,"cat":"span"`)
+	t.hex("id", t.pairs+1)
 }
 
 // level is a counter's track. Perfetto puts the name of the value behind that of

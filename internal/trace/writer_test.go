@@ -32,6 +32,8 @@ type event struct {
 	Ts      json.Number `json:"ts"`
 	Dur     json.Number `json:"dur"`
 	Scope   string      `json:"s"`
+	Cat     string      `json:"cat"`
+	ID      string      `json:"id"`
 	Bind    string      `json:"bind_id"`
 	FlowIn  bool        `json:"flow_in"`
 	FlowOut bool        `json:"flow_out"`
@@ -76,6 +78,7 @@ func checkFormat(t testing.TB, b []byte) document {
 	d := parse(t, b)
 	type span struct{ start, end uint64 }
 	spans := map[int][]span{}
+	begun := map[string]event{}
 	process, thread, home := map[int]string{}, map[int]string{}, map[int]int{}
 	for _, e := range d.TraceEvents {
 		require.Positive(t, e.Pid)
@@ -108,6 +111,15 @@ func checkFormat(t testing.TB, b []byte) document {
 			n := cycles(t, e.Dur)
 			require.Positive(t, n)
 			spans[e.Tid] = append(spans[e.Tid], span{at, at + n})
+		case "b":
+			require.NotContains(t, begun, e.ID)
+			begun[e.ID] = e
+		case "e":
+			b, ok := begun[e.ID]
+			require.True(t, ok, "an end without a beginning")
+			require.Equal(t, [4]any{b.Pid, b.Tid, b.Cat, b.Name}, [4]any{e.Pid, e.Tid, e.Cat, e.Name})
+			require.Less(t, cycles(t, b.Ts), cycles(t, e.Ts))
+			delete(begun, e.ID)
 		default:
 			require.Fail(t, "unknown phase", e.Ph)
 		}
@@ -116,6 +128,7 @@ func checkFormat(t testing.TB, b []byte) document {
 			require.NotEmpty(t, thread[e.Tid], "so has a thread")
 		}
 	}
+	require.Empty(t, begun, "what has begun has an end")
 	for tid, all := range spans {
 		all = slices.DeleteFunc(slices.Clone(all), func(s span) bool { return s.start == s.end })
 		slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.start, b.start) })
@@ -179,7 +192,7 @@ func TestTimesSurviveFloatingPoint(t *testing.T) {
 
 func TestOverlappingSpansTakeRows(t *testing.T) {
 	span := func(start, end uint64) hwsim.Step {
-		return hwsim.Step{Unit: hwsim.UnitRead, Lane: 0, What: "data", Start: start, End: end}
+		return hwsim.Step{Unit: hwsim.UnitWrite, Lane: 0, What: "data", Start: start, End: end}
 	}
 	d := checkFormat(t, write(t, span(0, 100), span(50, 150), span(100, 200), span(150, 160), span(140, 145), span(155, 155)))
 	names := map[int]string{}
@@ -193,6 +206,23 @@ func TestOverlappingSpansTakeRows(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"ring 0", "ring 0 (2)", "ring 0", "ring 0 (2)", "ring 0 (3)", "ring 0"}, rows)
+}
+
+func TestPipelinedSpansAreOneTrack(t *testing.T) {
+	span := func(start, end, packet uint64) hwsim.Step {
+		return hwsim.Step{Unit: hwsim.UnitToHost, Lane: 8, What: "frame", Start: start, End: end, Packet: packet, Bytes: 60}
+	}
+	b := write(t, span(0, 8000, 1), span(54, 8054, 2), hwsim.Step{Unit: hwsim.UnitToHost, Lane: 8, What: "FROM_WIRE_DROP", Start: 8000, End: 8000, Packet: 1})
+	d := checkFormat(t, b)
+	var phases []string
+	for _, e := range d.TraceEvents {
+		if e.Ph != "M" {
+			phases = append(phases, e.Ph+" "+e.Name+" "+e.ID)
+		}
+	}
+	assert.Equal(t, []string{"b PortF1 frame 0x1", "e PortF1 frame 0x1", "b PortF1 frame 0x2", "e PortF1 frame 0x2", "i FROM_WIRE_DROP "}, phases)
+	assert.Contains(t, string(b), `"name":"PortF1 frame","ts":0.0675,"cat":"span","id":"0x2","bind_id":"0x2","flow_out":true,"flow_in":true,"args":{"cycle":54,"packet":2,"bytes":60}}`)
+	assert.NotContains(t, string(b), "PortF1 (2)")
 }
 
 func TestLaneNames(t *testing.T) {

@@ -341,6 +341,9 @@ func (c *Card) apply(p *pending) {
 		default:
 			// The argument was tried when the injection was taken.
 			_ = setField(&c.faults, faultSwitches[s.fault].field, s.arg)
+			if faultSwitches[s.fault].begins {
+				c.inject.acted[s.fault]++
+			}
 			c.inject.chance[s.fault] = 0
 			if p.per == perSite && !s.needed {
 				c.inject.chance[s.fault] = p.what.P
@@ -437,7 +440,7 @@ type FaultState struct {
 	At    time.Duration // of one that is to begin: when, since the card was made
 	P     float64       // 0: always
 	Per   string        // what an opportunity is; empty: it has none
-	Acted uint64        // how often it has acted so far
+	Acted uint64        // how often it has acted so far; of states such as a watermark, how often it was injected
 }
 
 // States of a fault.

@@ -269,4 +269,5 @@ func TestWatermarkComesBack(t *testing.T) {
 	assert.Equal(t, 100, c.o.Watermark)
 	require.NoError(t, c.ClearFault("Watermark"))
 	assert.Equal(t, 512, c.o.Watermark)
+	assert.Equal(t, FaultState{Name: "Watermark", State: FaultOver, Per: "a register access", Acted: 2}, state(t, c, "Watermark"))
 }

@@ -353,6 +353,9 @@ func counterTable(w io.Writer, c *client.Counters, zeros bool) {
 	if hidden > 0 {
 		fmt.Fprintf(w, "\n%d counters are 0; --all prints them\n", hidden)
 	}
+	for _, x := range c.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", x)
+	}
 }
 
 func printStop(w io.Writer, r *client.StopResult) {

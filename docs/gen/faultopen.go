@@ -7,7 +7,6 @@ var openFaults = map[string]string{
 	"F17": "oxpd does not drive the management link",
 	"F18": "oxpd does not drive the management link",
 	"F20": "its tests are not marked yet",
-	"D12": "oxpd does not compare TX_KN with what arrives, and says nothing of a card that delivers nothing",
 	"D27": "the symptom is memory that is used after it was given back, which Go rules out: nothing to see",
 	"R2":  "its tests are not marked yet",
 	"R3":  "its tests are not marked yet",

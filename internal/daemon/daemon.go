@@ -81,6 +81,7 @@ type Daemon struct {
 	taps      map[*port.Port]bool      // open interfaces
 	adopted   [board.Ports]adoptedPort // those of the process before that no owner has yet
 	warnings  []string
+	handed    *handed // at the last reading of the card's counters; nil: there was none
 	result    client.StopResult
 	closed    bool // dev is closed
 }

@@ -312,6 +312,9 @@ func (d *Daemon) counters(ctx context.Context) (client.Counters, error) {
 			out.Ports = append(out.Ports, p)
 		}
 	}
+	if w := d.starved(&sys, &ports); w != "" {
+		out.Warnings = append(out.Warnings, w)
+	}
 	return out, nil
 }
 

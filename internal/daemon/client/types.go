@@ -397,6 +397,7 @@ type Counters struct {
 	Schema   int            `json:"schema"`
 	Counters []Counter      `json:"counters"`
 	Ports    []FastPathPort `json:"ports"`
+	Warnings []string       `json:"warnings,omitempty"` // what the counters say that is wrong
 }
 
 // Get returns the counter with a name, 0 for a name that is not there.

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"oxpd/internal/debian"
 )
 
 // Options are a guest.
@@ -77,7 +79,7 @@ func Boot(ctx context.Context, p *Parts, dir string, init []byte, o Options) ([]
 	}
 	if err != nil {
 		boot, _ := os.ReadFile(console)
-		return commands, fmt.Errorf("guest: %w\nQEMU: %s\nconsole: %s\nresults: %s", err, tail(string(said)), tail(string(boot)), tail(string(text)))
+		return commands, fmt.Errorf("guest: %w\nQEMU: %s\nconsole: %s\nresults: %s", err, debian.Tail(string(said)), debian.Tail(string(boot)), debian.Tail(string(text)))
 	}
 	return commands, nil
 }

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
+
+	"oxpd/internal/debian"
 )
 
 // Kernel is a guest's kernel and modules of it.
@@ -60,7 +61,7 @@ const ubuntuLimit = 2 * time.Minute
 func FetchIOMMUFD(ctx context.Context) (*Kernel, error) {
 	ctx, cancel := context.WithTimeout(ctx, ubuntuLimit)
 	defer cancel()
-	dir, err := cached(ctx, iommufdRecipe, fetchIOMMUFD)
+	dir, err := debian.Cached(ctx, group, iommufdRecipe, fetchIOMMUFD)
 	if err != nil {
 		return nil, fmt.Errorf("guest: fetch a kernel with iommufd: %w", err)
 	}
@@ -75,7 +76,7 @@ func fetchIOMMUFD(ctx context.Context, base, dir string) error {
 	if err := can(); err != nil {
 		return err
 	}
-	return inTemporary(base, func(work string) error {
+	return debian.InTemporary(base, func(work string) error {
 		keys, err := ubuntuKeyring(ctx, filepath.Join(work, "debian"))
 		if err != nil {
 			return err
@@ -84,20 +85,20 @@ func fetchIOMMUFD(ctx context.Context, base, dir string) error {
 		for _, s := range ubuntuSuites() {
 			sources = append(sources, fmt.Sprintf("deb [arch=amd64 signed-by=%s] %s %s main", keys, ubuntuArchive, s))
 		}
-		from, err := newRoot(ctx, filepath.Join(work, "ubuntu"), sources)
+		from, err := debian.NewRoot(ctx, filepath.Join(work, "ubuntu"), sources)
 		if err != nil {
 			return err
 		}
-		image, err := from.dependsOn(ubuntuImage, "linux-image-")
+		image, err := from.DependsOn(ubuntuImage, "linux-image-")
 		if err != nil {
 			return err
 		}
-		modules, err := from.dependsOn(image, "linux-modules-")
+		modules, err := from.DependsOn(image, "linux-modules-")
 		if err != nil {
 			return err
 		}
-		tree, err := from.unpack(image, modules)
-		if err != nil {
+		tree := filepath.Join(work, "tree")
+		if err := from.Unpack(tree, image, modules); err != nil {
 			return err
 		}
 		return pick(tree, filepath.Join(work, "parts"), dir)
@@ -106,65 +107,12 @@ func fetchIOMMUFD(ctx context.Context, base, dir string) error {
 
 // ubuntuKeyring gets the keys of Ubuntu's archive from Debian's.
 func ubuntuKeyring(ctx context.Context, work string) (string, error) {
-	r, err := newRoot(ctx, work, debian(suites[0][:1]))
+	from, err := debian.NewRoot(ctx, work, debian.Sources(suites[0][0]))
 	if err != nil {
 		return "", err
 	}
-	tree, err := r.unpack("ubuntu-keyring")
-	return filepath.Join(tree, ubuntuKeys), err
-}
-
-// aptAt is an apt of its own.
-type aptAt struct {
-	work string
-	run  func(args ...string) (string, error)
-}
-
-// newRoot makes one, which knows the packages of sources.
-func newRoot(ctx context.Context, work string, sources []string) (*aptAt, error) {
-	conf, err := aptRoot(work, sources)
-	if err != nil {
-		return nil, err
-	}
-	r := &aptAt{work, func(args ...string) (string, error) {
-		return command(ctx, work, []string{"APT_CONFIG=" + conf}, args...)
-	}}
-	_, err = r.run("apt-get", "update", "-qq")
-	return r, err
-}
-
-// dependsOn finds the package of that prefix which another one needs.
-func (r *aptAt) dependsOn(name, prefix string) (string, error) {
-	about, err := r.run("apt-cache", "show", "--no-all-versions", name)
-	if err != nil {
-		return "", err
-	}
-	for _, line := range regexp.MustCompile(`(?m)^Depends: *(.*)$`).FindAllStringSubmatch(about, -1) {
-		for _, d := range strings.FieldsFunc(line[1], func(c rune) bool { return c == ',' || c == ' ' }) {
-			if strings.HasPrefix(d, prefix) {
-				return d, nil
-			}
-		}
-	}
-	return "", fmt.Errorf("%s depends on no %s*", name, prefix)
-}
-
-// unpack downloads packages, and unpacks them into one directory.
-func (r *aptAt) unpack(names ...string) (tree string, err error) {
-	tree = filepath.Join(r.work, "tree")
-	if _, err := r.run(append([]string{"apt-get", "download", "-qq"}, names...)...); err != nil {
-		return "", err
-	}
-	debs, err := filepath.Glob(filepath.Join(r.work, "*.deb"))
-	if err != nil || len(debs) != len(names) {
-		return "", fmt.Errorf("%d packages of %d were downloaded: %w", len(debs), len(names), errors.Join(err, os.ErrNotExist))
-	}
-	for _, d := range debs {
-		if _, err := r.run("dpkg-deb", "-x", d, tree); err != nil {
-			return "", err
-		}
-	}
-	return tree, nil
+	tree := filepath.Join(work, "tree")
+	return filepath.Join(tree, ubuntuKeys), from.Unpack(tree, "ubuntu-keyring")
 }
 
 // pick moves what is used of a kernel's tree to dir, by way of parts.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"oxpd/internal/debian"
 )
 
 // systemdPackages are the programs of a guest under systemd, as far as the tests use
@@ -101,12 +103,9 @@ func (p *Parts) appendSystemd(w io.Writer) error {
 }
 
 // fetchSystemd makes the file system of a guest under systemd.
-func fetchSystemd(run func(args ...string) (string, error), work, suite string, parts *Parts) error {
-	if _, err := run(append([]string{"apt-get", "install", "--download-only", "-y", "-qq", "-t", suite}, systemdPackages()...)...); err != nil {
-		return err
-	}
+func fetchSystemd(from *debian.Root, work, suite string, parts *Parts) error {
 	root := filepath.Join(work, "systemd")
-	if err := unpack(run, work, root); err != nil {
+	if err := from.Download(suite, root, systemdPackages()...); err != nil {
 		return err
 	}
 	for _, d := range needless() {

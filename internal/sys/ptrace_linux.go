@@ -93,6 +93,23 @@ func PtraceSeize(pid int, options uintptr) error {
 	return nil
 }
 
+// siginfo_t of a fault.
+const (
+	siginfoAddr = 16 // u64
+	siginfoSize = 128
+)
+
+// PtraceFault is the address of the fault, in its memory, at whose signal a traced thread
+// has stopped. Only the thread that traces it may ask.
+func PtraceFault(tid int) (uint64, error) {
+	var b [siginfoSize]byte
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETSIGINFO, uintptr(tid), 0, uintptr(unsafe.Pointer(&b[0])), 0, 0)
+	if errno != 0 {
+		return 0, fmt.Errorf("sys: ask for the fault of thread %d: %w", tid, errno)
+	}
+	return binary.NativeEndian.Uint64(b[siginfoAddr:]), nil
+}
+
 // PtraceListen leaves a process that was seized, and that job control has stopped, as it
 // is, until something wakes it.
 func PtraceListen(pid int) error { return ptrace(unix.PTRACE_LISTEN, pid, 0, 0) }

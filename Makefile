@@ -18,7 +18,7 @@ HELPERTOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test guest calibrate mutants soak race fuzz bench lint helper generate docs cross ci clean help
+.PHONY: build demo test guest witness calibrate mutants soak race fuzz bench lint helper generate docs cross ci clean help
 
 build: ## build bin/oxpd
 	$(GO) build -o bin/oxpd ./cmd/oxpd
@@ -35,6 +35,9 @@ guest: ## the card as a PCI device in a QEMU guest, verbosely (fetched once, 115
 	@tools/need xz:xz-utils
 	$(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^Test(Guest|Unit)$$' ./internal/guest
 
+witness: ## the card driven by Debian's DPDK: 1,000,000 and 100,000 frames through its testpmd, compared (fetched once, 30 MB; root)
+	OXPD_WITNESS=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^TestDPDK$$' ./internal/witness
+
 calibrate: build ## the published measurements beside what the simulated card gives (seconds)
 	@bin/oxpd sim calibrate
 
@@ -45,9 +48,9 @@ soak: ## for DURATION (1m): MTU changes under TCP and UDP on every port (root), 
 mutants: ## breaks of the source, one at a time: each must be killed by the test that it names (three minutes)
 	$(GO) run ./internal/mutants/cmd -go $(GO)
 
-race: ## all tests but the guest's under the race detector
+race: ## all tests but the guest's and the witness's under the race detector
 	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox $(HELPERTOOLS)
-	OXPD_NO_GUEST=1 CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
+	OXPD_NO_GUEST=1 OXPD_NO_WITNESS=1 CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@tools/fuzz $(FUZZTIME)
@@ -81,8 +84,9 @@ cross: ## compile everything, tests too, for linux and freebsd on amd64 and arm6
 		GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) build ./... && GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) vet ./... || exit 1; \
 	done; done
 
-ci: test race mutants lint cross docs ## what CI runs: test, race, mutants, lint, cross, docs, a short fuzz, the soak, demo
+ci: test race mutants lint cross docs ## what CI runs: test, race, mutants, lint, cross, docs, a short fuzz, the witness, the soak, demo
 	@tools/fuzz $(CIFUZZTIME)
+	@$(MAKE) --no-print-directory witness
 	@$(MAKE) --no-print-directory soak
 	@$(MAKE) --no-print-directory demo
 

@@ -74,6 +74,7 @@ var rules = map[string][]string{
 	"hwsim/a64":       {},
 	"hwsim/console":   append([]string{"hwsim", "hwsim/a64", "internal/sys", sysUnix}, layouts...),
 	"hwsim/vfiouser":  append([]string{"hwsim", sysUnix}, layouts...),
+	"hwsim/traps":     {"hwsim", "internal/sys", sysUnix},
 	"internal/simdev": append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,
@@ -99,7 +100,10 @@ var rules = map[string][]string{
 	"internal/loadtest": {},
 	"internal/worlds":   {},
 
-	"internal/guest": {sysUnix}, "internal/guest/init": {"internal/guest/service", sysUnix}, "internal/guest/inside": {}, "internal/guest/systemd": {},
+	"internal/debian":  {sysUnix},
+	"internal/witness": {"hwsim", "hwsim/traps", "internal/debian", "internal/sys", sysUnix},
+
+	"internal/guest": {"internal/debian", sysUnix}, "internal/guest/init": {"internal/guest/service", sysUnix}, "internal/guest/inside": {}, "internal/guest/systemd": {},
 	"internal/guest/service": {"internal/fdstore/fdtest", "internal/sys", sysUnix},
 
 	"internal/archtest": {},

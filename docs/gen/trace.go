@@ -8,6 +8,7 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/internal/trace/scene"
+	"oxpd/octep/csr"
 )
 
 // tracePage is how to make and read a trace.
@@ -100,13 +101,14 @@ type picture struct {
 	from, to uint64 // cycles at both ends of the axis
 }
 
-func (p *picture) x(cycle uint64) float64 {
+// x is a place on the axis, whole: fractions would not be the same on every machine.
+func (p *picture) x(cycle uint64) int {
 	cycle = min(max(cycle, p.from), p.to)
-	return picLabel + float64(cycle-p.from)/float64(p.to-p.from)*(picWidth-picLabel-picRight)
+	return picLabel + int((cycle-p.from)*(picWidth-picLabel-picRight)/(p.to-p.from))
 }
 
-func (p *picture) text(x float64, class, s string) {
-	fmt.Fprintf(p, "<text x=\"%.1f\" y=\"%d\" class=\"%s\">%s</text>\n", x, p.y+picBar-3, class, s)
+func (p *picture) text(x int, class, s string) {
+	fmt.Fprintf(p, "<text x=\"%d\" y=\"%d\" class=\"%s\">%s</text>\n", x, p.y+picBar-3, class, s)
 }
 
 // row begins a row and labels it.
@@ -119,7 +121,7 @@ func (p *picture) row(label string) {
 // bar is a step in the current row; a moment is a thin one.
 func (p *picture) bar(class string, s hwsim.Step) {
 	a, b := p.x(s.Start), p.x(s.End)
-	fmt.Fprintf(p, "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" class=\"%s\"/>\n", a, p.y, max(b-a, 2), picBar, class)
+	fmt.Fprintf(p, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" class=\"%s\"/>\n", a, p.y, max(b-a, 2), picBar, class)
 }
 
 // note stands behind a step.
@@ -137,7 +139,9 @@ func (p *picture) axis(title string, from, to uint64) {
 }
 
 // micros is a time of the scene.
-func micros(cycles uint64) string { return fmt.Sprintf("%.2f", float64(cycles)*1e6/hwsim.Hz) }
+func micros(cycles uint64) string {
+	return fmt.Sprintf("%d.%02d", cycles/csr.ClocksPerUS, cycles%csr.ClocksPerUS*100/csr.ClocksPerUS)
+}
 
 // jumbo is the steps of one jumbo frame.
 type jumbo struct{ in, program, entries, buffers, length, counts, message, loads, stores []hwsim.Step }

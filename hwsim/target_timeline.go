@@ -68,3 +68,40 @@ func Compressed() Timeline {
 	t.LinkTrainTo = 20 * time.Millisecond
 	return t
 }
+
+// timelineConstants are the times of Real with their sources.
+func timelineConstants() []Constant {
+	t := Real()
+	of := func(name string, d time.Duration, tag Tag, source, row string) Constant {
+		c := Constant{Name: "Timeline." + name, Tag: tag, Source: source, Row: row}
+		switch {
+		case d >= time.Second:
+			c.Value, c.Unit = d.Seconds(), "s"
+		case d >= time.Millisecond:
+			c.Value, c.Unit = d.Seconds()*1e3, "ms"
+		default:
+			c.Value, c.Unit = d.Seconds()*1e6, "us"
+		}
+		return c
+	}
+	return []Constant{
+		of("Kernel", t.Kernel, Fit, "about 20 to 40 s (endpoint.md 13)", "boot-kernel"),
+		of("Poll", t.Poll, Derived, "about once a second (endpoint.md 4.3)", ""),
+		of("Spin", t.Spin, Estimate, "a core that does nothing else", ""),
+		of("FastPath", t.FastPath, Fit, "about 1 to 4 minutes (endpoint.md 13)", "fast-path"),
+		of("TableClear", t.TableClear, Derived, "of the sister board (rpc-lif.md 5.6)", ""),
+		of("Crash", t.Crash, Estimate, "within minutes (endpoint.md 15, F5)", ""),
+		of("RPCDoorbell", t.RPCDoorbell, Estimate, "an interrupt on the coprocessor", ""),
+		of("RPCConfigure", t.RPCConfigure, Fit, "7 ms (rpc-lif.md 3)", "rpc-ack"),
+		of("RPCCommand", t.RPCCommand, Estimate, "a poll or two of the reference driver (rpc-lif.md 3.2)", ""),
+		of("AgentUp", t.AgentUp, Fit, "about 10 s after rpc (endpoint.md 13)", "agent-up"),
+		of("AgentNudge", t.AgentNudge, Estimate, "an interrupt on the coprocessor", ""),
+		of("AgentTick", t.AgentTick, Derived, "a 10 ms tick (rpc-lif.md 7)", ""),
+		of("AgentAnswer", t.AgentAnswer, Fit, "typical about 12 ms (rpc-lif.md 7)", "agent-answer"),
+		of("AgentSettle", t.AgentSettle, Fit, "18 to 67 us, drawn evenly: the least (rpc-lif.md 7)", "agent-settle"),
+		of("AgentSettleTo", t.AgentSettleTo, Fit, "the same: the most", "agent-settle"),
+		{Name: "Timeline.TickShare", Value: 100.0 / nwaTickOneIn, Unit: "%", Tag: Fit, Source: "acknowledgements that wait for a tick, about 1 in 100 (rpc-lif.md 7)", Row: "agent-tick-share"},
+		of("LinkTrain", t.LinkTrain, Fit, "1 to 2 s, drawn evenly: the least (rpc-lif.md 7.2)", "link"),
+		of("LinkTrainTo", t.LinkTrainTo, Fit, "the same: the most", "link"),
+	}
+}

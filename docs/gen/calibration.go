@@ -42,7 +42,7 @@ func calibration(string) (string, error) {
 	d.section("Constants of the scenarios")
 	d.text("What was around the card when the figures were taken.")
 	var constants [][]string
-	for _, c := range calibrate.Constants() {
+	for _, c := range calibrate.Host() {
 		constants = append(constants, []string{quote(c.Name), fmt.Sprintf("%g %s", c.Value, c.Unit), string(c.Tag), quote(c.Row), c.Source})
 	}
 	d.table([]string{"constant", "value", "tag", "fitted on", "source"}, constants)

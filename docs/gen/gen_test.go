@@ -39,3 +39,9 @@ func TestSubcommands(t *testing.T) {
 	assert.Equal(t, []string{"run", "status"}, subcommands("x\n\nAvailable Commands:\n  help     y\n  run      z\n  status   w\n\nFlags:\n  -h\n"))
 	assert.Empty(t, subcommands("Usage:\n  oxpd run\n"))
 }
+
+func TestAmount(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 949.3245: "949.3245", 1.9: "1.9", 4900: "4,900", 8e8: "800,000,000", 63015384615.4: "63,015,384,615"} {
+		assert.Equal(t, want, amount(v))
+	}
+}

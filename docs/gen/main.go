@@ -54,6 +54,7 @@ func generate(root string) ([]page, error) {
 		{"docs/simulator/faults.md", faults},
 		{"docs/contributing/mutants.md", mutantList},
 		{"docs/simulator/fault-tests.md", faultTests},
+		{"docs/simulator/constants.md", constants},
 		{"docs/simulator/calibration.md", calibration},
 		{"docs/simulator/trace.md", tracePage},
 		{"docs/simulator/jumbo.svg", jumboPicture},

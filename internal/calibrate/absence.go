@@ -29,6 +29,9 @@ func absent(ctx context.Context, ask func(r *rig, waiting int) float64) (float64
 		v := ask(r, r.count(r.fullest()))
 		s.comeBack()
 		r.pass(seconds(5e-3))
+		if r.sink.behind > 0 {
+			return v, fmt.Errorf("a frame came %d after a later one", r.sink.behind)
+		}
 		return v, s.err
 	})
 }
@@ -71,7 +74,7 @@ func lossPoint(ctx context.Context) (float64, error) {
 			if r.now() > limit {
 				return 0, errors.New("nothing is ever dropped")
 			}
-			r.pass(slice)
+			r.pass(time.Microsecond)
 		}
 		return (r.now() - from).Seconds() * 1e3, nil
 	})

@@ -6,17 +6,18 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"oxpd/hwsim"
 )
 
 // Tag says what it means that a row agrees.
 type Tag string
 
-// Tags of rows and of constants.
+// Tags of rows.
 const (
 	Fit       Tag = "fit"       // a constant was chosen so that the row comes out
 	Derived   Tag = "derived"   // the figure, or its rule, was put into the model
 	Predicted Tag = "predicted" // nothing was chosen by it
-	Estimate  Tag = "estimate"  // of a constant: no source
 )
 
 // Row is one published figure and the scenario that asks the model for it.
@@ -32,16 +33,6 @@ type Row struct {
 	Note   string  // what a reader should know about an agreement, or about the lack of one
 
 	run func(context.Context) (float64, error)
-}
-
-// Constant is a number of the model or of a scenario.
-type Constant struct {
-	Name   string
-	Value  float64
-	Unit   string
-	Tag    Tag
-	Source string
-	Row    string // that it was fitted on
 }
 
 // Result is a row with the model's figure.
@@ -115,7 +106,7 @@ func (p *Report) add(r Result) {
 }
 
 // result compares.
-func (r *Row) result(model float64, constants []Constant) Result {
+func (r *Row) result(model float64, constants []hwsim.Constant) Result {
 	e := deviation(model, r.Low, r.High)
 	out := Result{
 		Row: r.Name, Source: r.Source, Asks: r.Asks, Model: model, Low: r.Low, High: r.High, Unit: r.Unit,
@@ -144,7 +135,7 @@ func deviation(v, low, high float64) float64 {
 // Check refuses a table that claims more than it may: a predicted row on which a
 // constant was fitted, a fit row on which none was, and a constant that was fitted on
 // a row that does not exist or says nothing of where it is from.
-func Check(rows []Row, constants []Constant) error {
+func Check(rows []Row, constants []hwsim.Constant) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("calibrate: "+format, args...)) }
 	byName := map[string]*Row{}
@@ -165,11 +156,11 @@ func Check(rows []Row, constants []Constant) error {
 	for _, c := range constants {
 		switch {
 		case c.Row == "":
-			if c.Tag == Fit {
+			if c.Tag == hwsim.Fit {
 				bad("constant %s is tagged %s and names no row", c.Name, Fit)
 			}
 			continue
-		case c.Tag != Fit:
+		case c.Tag != hwsim.Fit:
 			bad("constant %s is tagged %s and names row %s: only a %s has a row", c.Name, c.Tag, c.Row, Fit)
 		case byName[c.Row] == nil:
 			bad("constant %s was fitted on row %s, which does not exist", c.Name, c.Row)

@@ -68,19 +68,30 @@ func strays(r *rig, q int, b bell) (float64, error) {
 	if err == nil && took != b.count {
 		err = fmt.Errorf("%d packets taken of %d counted", took, b.count)
 	}
-	return float64(r.sink.strayed), err
+	return float64(r.sink.strays), err
 }
 
-// lost visits the ring until nothing comes and returns how many frames that the
-// card had taken were never found.
+// lost is how many frames that the card had taken a driver never finds.
 func lost(r *rig, q int, b bell) (float64, error) {
+	err := r.empty(q)
+	return float64(b.count - r.sink.frames), err
+}
+
+// furthest is how far behind the newest the oldest frame is that it finds after it.
+func furthest(r *rig, q int, _ bell) (float64, error) {
+	err := r.empty(q)
+	return float64(r.sink.behind), err
+}
+
+// empty visits a ring until nothing comes any more, a driver's repairs included.
+func (r *rig) empty(q int) error {
 	for range 100 {
 		if _, err := r.rings.OQ(q).Visit(ring.VisitBound); err != nil {
-			return 0, err
+			return err
 		}
 		r.pass(seconds(1e-3))
 	}
-	return float64(b.count - r.sink.frames), nil
+	return nil
 }
 
 func creditRows() []Row {
@@ -110,8 +121,10 @@ func creditRows() []Row {
 		{Name: "credit-4096", Source: source, Asks: "OUT_CNTS after a grant of 4,096 and 6,000 frames", Low: 3086, High: 3086, Unit: "packets", Tag: Derived, Within: close1, run: burst(4096, 6000, countOf)},
 		{Name: "credit-4096-rest", Source: source, Asks: "the same: doorbell", Low: 1008, High: 1023, Unit: "credit", Tag: Derived, Within: exact, run: burst(4096, 6000, creditOf)},
 		{Name: "credit-16384", Source: source, Asks: "doorbell after a grant of 16,384 and 12,910 frames", Low: 3472, High: 3472, Unit: "credit", Tag: Derived, Within: close1, run: burst(16384, 12910, creditOf)},
-		{Name: "credit-16384-lost", Source: source, Asks: "the same: frames that a driver never finds when it comes back", Low: 11950, High: 11950, Unit: "frames", Tag: Predicted, Within: within,
+		{Name: "credit-16384-lost", Source: "datapath.md 3.7", Asks: "the same: frames that a driver never finds when it comes back", Low: 11950, High: 11950, Unit: "frames", Tag: Predicted, Within: within,
 			run: burst(16384, 12910, lost)},
+		{Name: "credit-16384-furthest", Source: "datapath.md 3.7", Asks: "the same: how far behind a newer one a frame comes at most", Low: 1023, High: 1023, Unit: "frames", Tag: Predicted, Within: within,
+			run: burst(16384, 12910, furthest)},
 		{Name: "lowered-ceiling", Source: "datapath.md 3.7 and 7 (13)", Asks: "frames in the half second after a ring's credit fell below the watermark, its ceiling lowered to 1,008 under 119,000 frames/s", Low: 0, High: wire.FetchBatch,
 			Unit: "frames", Tag: Derived, Within: exact, Note: "12 in the record, of a batch of at most 16", run: loweredCeiling},
 	}

@@ -37,12 +37,15 @@ func frame(dst [6]byte, flow, seq, n int) []byte {
 
 // arrivals is the sink of the rings: it keeps what the rows ask for, not the frames.
 type arrivals struct {
-	r       *rig
-	frames  int
-	strayed int               // frames that were not the next of their flow
-	next    map[uint32]uint32 // number of each flow's next frame
-	ring    map[uint32]int    // each flow's ring
-	last    time.Duration     // when the last came
+	r      *rig
+	frames int
+	strays int               // frames that were not the next of their flow
+	behind int               // most that a frame's number was below its flow's highest so far
+	next   map[uint32]uint32 // number of each flow's next frame
+	ring   map[uint32]int    // each flow's ring
+	last   time.Duration     // when the last came
+
+	highest map[uint32]uint32
 }
 
 // Deliver implements ring.Sink.
@@ -51,8 +54,10 @@ func (a *arrivals) Deliver(oq int, frames []ring.Frame) {
 		b := frames[i].Pieces[0] // the first piece of any frame is long enough
 		flow, seq := binary.BigEndian.Uint32(b[atFlow:]), binary.BigEndian.Uint32(b[atSeq:])
 		if seq != a.next[flow] {
-			a.strayed++
+			a.strays++
 		}
+		a.highest[flow] = max(a.highest[flow], seq)
+		a.behind = max(a.behind, int(a.highest[flow]-seq))
 		a.next[flow] = seq + 1
 		a.ring[flow] = oq
 		a.frames++

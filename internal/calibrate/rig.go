@@ -10,6 +10,7 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/internal/board"
+	"oxpd/internal/dma"
 	"oxpd/internal/simdev"
 	"oxpd/octep"
 	"oxpd/octep/csr"
@@ -22,9 +23,10 @@ import (
 type setup struct {
 	card    hwsim.Options
 	ring    ring.Config
-	first   int      // credit that each ring is given at first; 0: the grant
-	mtu     int      // of every LIF; 0: as provisioned
-	reports []string // misuse that the scenario commits on purpose
+	first   int                             // credit that each ring is given at first; 0: the grant
+	mtu     int                             // of every LIF; 0: as provisioned
+	memory  func(dma.Provider) dma.Provider // of the rings; nil: the device's
+	reports []string                        // misuse that the scenario commits on purpose
 }
 
 // rig is a provisioned card in stepped time, the driver's rings on it, and who else
@@ -43,7 +45,7 @@ const never = time.Duration(math.MaxInt64)
 
 // slice bounds how far time moves at once, so that a message that comes meanwhile is
 // seen. It is below every time that an actor takes to react.
-const slice = time.Microsecond
+const slice = hostWake / 2
 
 // cycle is more than one of the card's cycles: time cannot be moved by less.
 const cycle = 2 * time.Nanosecond
@@ -72,7 +74,7 @@ func withRig(ctx context.Context, s setup, scenario func(*rig) (float64, error))
 func newRig(ctx context.Context, s setup) (*rig, error) {
 	s.card.Seed = 1
 	r := &rig{card: hwsim.New(s.card)}
-	r.sink = &arrivals{r: r, next: map[uint32]uint32{}, ring: map[uint32]int{}}
+	r.sink = &arrivals{r: r, next: map[uint32]uint32{}, ring: map[uint32]int{}, highest: map[uint32]uint32{}}
 	r.dev = simdev.New(r.card)
 	clock := r.card.Clock()
 	if _, err := octep.Open(ctx, r.dev, octep.Config{Clock: clock}); err != nil {
@@ -82,6 +84,9 @@ func newRig(ctx context.Context, s setup) (*rig, error) {
 		return r, err
 	}
 	s.ring.BAR0, s.ring.DMA, s.ring.Clock, s.ring.Sink = r.dev.BAR0(), r.dev.DMA(), clock, r.sink
+	if s.memory != nil {
+		s.ring.DMA = s.memory(s.ring.DMA)
+	}
 	var err error
 	if r.rings, err = ring.New(s.ring); err != nil {
 		return r, err

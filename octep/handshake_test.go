@@ -414,6 +414,16 @@ func TestHandshakeReplyDeadline(t *testing.T) {
 		assert.False(t, b.target.spinning())
 		assert.EqualValues(t, 0, b.d.handshakeWord())
 	})
+	t.Run("target that comes to itself at the release: stuck, for it knows of no rings", func(t *testing.T) {
+		b := newBench(t, 0)
+		b.target.deaf = true
+		b.d.bar0.onStore = func(_ uint32, v uint64) { b.target.deaf = b.target.deaf && v != completed }
+		_, err := b.hs.Run(context.Background())
+		require.ErrorIs(t, err, ErrHandshakeStuck)
+		assert.Equal(t, completed, b.target.info)
+		assert.False(t, b.target.spinning())
+		assert.EqualValues(t, 0, b.d.handshakeWord())
+	})
 	t.Run("target never clears COMPLETED: stuck", func(t *testing.T) {
 		b := newBench(t, 0)
 		b.d.bar0.onStore = func(_ uint32, v uint64) { b.target.deaf = v == completed }

@@ -936,6 +936,46 @@ func TestWorkerAsksForTheNextTickWhileAQueueIsStuck(t *testing.T) {
 	h.check()
 }
 
+// A ring that never gets empty does not put off the look at the registers of the
+// worker's other rings: a carry or a lost count there waits for it.
+func TestFloodedRingDoesNotPutOffTheSweep(t *testing.T) {
+	h := newHand(t)
+	w := h.rings.Workers(1)[0]
+	_, _, err := w.Step(WakeBusy)
+	require.NoError(t, err)
+	left := 5000
+	h.sink.each = func(Frame) {
+		h.clock.now += 50 * time.Microsecond
+		if left--; left > 0 {
+			h.send(h.bytes(60))
+		}
+	}
+	h.send(h.bytes(60))
+	h.regs.log = nil
+	from := h.clock.now
+	took, _, err := w.Step(WakeBusy)
+	require.NoError(t, err)
+	assert.Greater(t, took, 500, "it does not end early either")
+	assert.Less(t, h.clock.now-from, SweepPeriod+2*slicePackets*50*time.Microsecond)
+}
+
+// What was stepped over has been passed by the device, as far as the books go. Its
+// credit goes back below the ceiling all the same, whichever look found the gap.
+func TestCreditOfAnEntrySteppedOverStaysBelowTheCeiling(t *testing.T) {
+	h := newHand(t)
+	h.length(0, 74)
+	h.regs.outCnts = 1
+	for range 4 {
+		_, _, err := h.o.service(64, quick)
+		require.NoError(t, err)
+		h.clock.now += tick
+	}
+	s := h.rings.Stats()
+	assert.Equal(t, []uint64{1, 1}, []uint64{s.Short, s.Skipped})
+	assert.Equal(t, int32(1024+1024-16), h.regs.credit, "the doorbell showed all of the grant")
+	assert.Equal(t, uint32(1), h.o.owed, "carried")
+}
+
 // intr_taken is a ring's own, also where one worker serves several rings through
 // one channel and finds several messages at once.
 func TestHandlerCountsTheMessagesOfItsRing(t *testing.T) {

@@ -277,7 +277,7 @@ func TestF19SweepFindsWhatNoMessageAnnounces(t *testing.T) {
 			b.card.Wire(uint16(portF1.Tag)).Send(udp(b.mac(portF1), i%64, i, 60))
 		}
 		b.card.Advance(5 * time.Millisecond) // all of it is in memory
-		h.serve(SweepPeriod+10*time.Millisecond, func() bool { return len(sink.frames) == 2000 })
+		h.serve(60*time.Millisecond, func() bool { return len(sink.frames) == 2000 })
 		for range round { // whatever the phase of the sweep
 			b.card.Advance(3 * time.Millisecond)
 			_, _, err := h.work.Step(WakeBusy)

@@ -32,10 +32,11 @@ type kept struct {
 	next    uint64
 	regions map[string]*dma.Region
 	mine    map[string][]byte
+	far     map[*dma.Region][]byte // the card's mappings
 }
 
 func newKept(t testing.TB, card *hwsim.Card) *kept {
-	return &kept{t: t, card: card, next: 0x1_8000_0000, regions: map[string]*dma.Region{}, mine: map[string][]byte{}}
+	return &kept{t: t, card: card, next: 0x1_8000_0000, regions: map[string]*dma.Region{}, mine: map[string][]byte{}, far: map[*dma.Region][]byte{}}
 }
 
 func (m *kept) Alloc(name string, size, align int) (*dma.Region, error) {
@@ -60,7 +61,7 @@ func (m *kept) Alloc(name string, size, align int) (*dma.Region, error) {
 	bus := m.next
 	m.next += uint64(pages) + 1<<20
 	r := dma.NewRegion(name, maps[0][:size:size], dma.BusAddr(bus))
-	m.regions[name], m.mine[name] = r, maps[0]
+	m.regions[name], m.mine[name], m.far[r] = r, maps[0], maps[1]
 	return r, m.card.MapDMA(bus, maps[1])
 }
 

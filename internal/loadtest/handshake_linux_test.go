@@ -79,6 +79,31 @@ func TestKilledInTheHandshake(t *testing.T) {
 	}
 }
 
+// Never possible: a handshake abandoned on SIGTERM. The process is ended after each of
+// its stores to the register. Either the exchange was withdrawn before the target saw it
+// or it is finished: no core of the coprocessor is left waiting.
+//
+//oxpd:fault F3 behaviour
+func TestNeverAHandshakeAbandonedOnSIGTERM(t *testing.T) {
+	tl := hwsim.Compressed()
+	tl.Poll, tl.Spin = 300*time.Millisecond, 300*time.Millisecond
+	for _, stores := range []int{1, 2, 3} {
+		t.Run(fmt.Sprintf("after store %d", stores), func(t *testing.T) {
+			s := prepareService(t)
+			card := s.showCard(tl)
+			s.start()
+			s.wait("the handshake", func() bool { return len(card.HandshakeWrites()) >= stores })
+			require.NoError(t, s.end(unix.SIGTERM))
+			w := card.HandshakeWrites()
+			if last := w[len(w)-1].Value; last != 0 {
+				assert.EqualValues(t, csr.HandshakeCompleted, last, "finished, or withdrawn")
+			}
+			s.wait("the target", func() bool { return card.Load(0, uint64(csr.SLIScratch), 8) <= 1 })
+			assert.Empty(t, card.Reports())
+		})
+	}
+}
+
 // An interface that is set down, or up, while no oxpd runs: the next one finds another
 // state than the last one saw, and that is the request that it would have been.
 func TestInterfaceIsSetWhileNobodyWatches(t *testing.T) {

@@ -11,6 +11,19 @@ func (h smiHost) fault(name, arg string) {
 	h.c.Faults(func(f *Faults) { assert.NoError(h.t, SetFault(f, name, arg)) })
 }
 
+// What a fault of the switch looks like on the coprocessor's MDIO bus.
+//
+//oxpd:fault S1 symptom
+//oxpd:fault S2 symptom
+//oxpd:fault S4 symptom
+//oxpd:fault S5 symptom
+//oxpd:fault S6 symptom
+//oxpd:fault S10 symptom
+//oxpd:fault S14 symptom
+//oxpd:fault S15 symptom
+//oxpd:fault S16 symptom
+//oxpd:fault S19 symptom
+//oxpd:fault S26 symptom
 func TestSwitchFaults(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -125,6 +138,8 @@ func TestSwitchFaults(t *testing.T) {
 }
 
 // Whether NetAgent rewrites register 8 is not known (switch.md 11).
+//
+//oxpd:fault S17 symptom
 func TestSwitchRegister8RewrittenByNetAgent(t *testing.T) {
 	const set, state = 3, 0
 	for name, rewritten := range map[string]bool{"false": false, "true": true} {

@@ -36,6 +36,8 @@ func (h *ringHost) try(tag uint16, mtu int) (toHost, toWire bool) {
 }
 
 // The table of known-bugs SW-1, and both unknowns of the limit.
+//
+//oxpd:fault S11 symptom
 func TestSwitchLimitsByPortAndUplink(t *testing.T) {
 	sizes := []int{1522, 2048, 10240}
 	for _, tc := range []struct {
@@ -102,6 +104,8 @@ func TestSwitchLimitIsThePortsOwn(t *testing.T) {
 
 // Where the uplink alone is too small, the drop is the switch's too: port 0 as a
 // fault finds it.
+//
+//oxpd:fault S9 symptom
 func TestSwitchReservedModePassesWhatTheLeastDoes(t *testing.T) {
 	h := newRingHost(t, 64).program(1072)
 	setMTU(t, h.c, tag1, jumboMTU)
@@ -113,6 +117,8 @@ func TestSwitchReservedModePassesWhatTheLeastDoes(t *testing.T) {
 }
 
 // Writes that take a port off the network, as a careless one did (switch.md 2).
+//
+//oxpd:fault S3 symptom
 func TestSwitchWritesThatTakeAPortDown(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

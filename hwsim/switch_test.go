@@ -48,6 +48,8 @@ func TestSwitchOptionOfTheFieldAsFound(t *testing.T) {
 }
 
 // A write that was not derived from a read has 1 chance in 16,384 a port.
+//
+//oxpd:fault S13 symptom
 func TestSwitchOtherBitsOfRegister8(t *testing.T) {
 	all := func(h smiHost) (v [allPorts]uint16) {
 		for p := range v {
@@ -72,6 +74,7 @@ func TestSwitchOtherBitsOfRegister8(t *testing.T) {
 	assert.Empty(t, h.c.Reports(), "the field alone")
 	h.write(4, 8, 0x2080)
 	assert.EqualValues(t, 1, h.c.ReportCount(ReportSwitchBits), "a blind write")
+	assert.NotEqual(t, first[4], h.read(4, 8)&^0x3000, "takes the other bits with it")
 	h.write(4, 8, 0x2080|0x3000)
 	assert.EqualValues(t, 1, h.c.ReportCount(ReportSwitchReserved))
 }
@@ -241,6 +244,8 @@ func TestMDIOBus(t *testing.T) {
 }
 
 // The page register: on another page everything reads 0 (switch.md 7).
+//
+//oxpd:fault S20 symptom
 func TestSwitchPHYPages(t *testing.T) {
 	h := newSMIHost(t)
 	for p := 1; p <= 8; p++ {
@@ -285,6 +290,8 @@ func TestSwitchPHYCommandWhileBusy(t *testing.T) {
 }
 
 // Power by the PHY takes the link, and gives it back.
+//
+//oxpd:fault S21 symptom
 func TestSwitchPHYPower(t *testing.T) {
 	r := newRingHost(t, 16).program(1024)
 	h := r.switchHost()
@@ -304,6 +311,8 @@ func TestSwitchPHYPower(t *testing.T) {
 }
 
 // The sequences and readings of switch.md 7 for a cage.
+//
+//oxpd:fault S22 symptom
 func TestSwitchCageLane(t *testing.T) {
 	r := newRingHost(t, 16).program(1024)
 	h := r.switchHost()
@@ -342,6 +351,8 @@ func TestSwitchCageLane(t *testing.T) {
 }
 
 // A start of the coprocessor, also one that only the function asked for.
+//
+//oxpd:fault S12 symptom
 func TestSwitchRestart(t *testing.T) {
 	for name, restart := range map[string]func(*Card){"reboot": (*Card).Reboot, "function reset": (*Card).FunctionReset} {
 		t.Run(name, func(t *testing.T) {

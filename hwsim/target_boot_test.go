@@ -19,6 +19,7 @@ func TestWindowsBeforeTheKernel(t *testing.T) {
 	assert.Zero(t, h.scratch(), "handshake register")
 }
 
+//oxpd:fault R3 symptom
 func TestBarmapAppearsInStages(t *testing.T) {
 	gold := readHex(t, "testdata/control_windows.hex")["barmap"]
 	h := newMiniHost(t)

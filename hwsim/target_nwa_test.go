@@ -12,6 +12,7 @@ import (
 	"oxpd/rpc/msg"
 )
 
+//oxpd:fault R35 symptom
 func TestAgentAppearsLate(t *testing.T) {
 	h := newMiniHost(t).up()
 	assert.Zero(t, h.r32(tNWA), "zero cookie: wait")
@@ -51,6 +52,9 @@ func TestAgentDiscover(t *testing.T) {
 	assert.Equal(t, []uint16{1, 2, 0x8000, 0x8100, 0x8200, 0x8300, 0x8400, 0x8500, 0x8600, 0x8700, 0x8800, 0x8900, 0x8a00}, tags)
 }
 
+//oxpd:fault R43 symptom
+//oxpd:fault R46 symptom
+//oxpd:fault R51 symptom
 func TestAgentOperations(t *testing.T) {
 	const get, set, f1, p1 = 4, 3, 1, 0x8100
 	for _, tc := range []struct {
@@ -111,6 +115,7 @@ func TestAgentOperations(t *testing.T) {
 	}
 }
 
+//oxpd:fault R48 symptom
 func TestAgentMACs(t *testing.T) {
 	h := newMiniHost(t).agent()
 	for _, p := range board.All() {
@@ -124,6 +129,7 @@ func TestAgentMACs(t *testing.T) {
 	assert.Equal(t, []byte{2, 0, 0, 0, 0, 1, 0, 0}, h.ask(4, 3, 0x8400).payload, "the block carries inside the last three bytes")
 }
 
+//oxpd:fault R50 symptom
 func TestAgentLink(t *testing.T) {
 	h := newMiniHost(t, func(o *Options) {
 		o.Timeline.LinkTrain, o.Timeline.LinkTrainTo = Real().LinkTrain, Real().LinkTrainTo
@@ -346,6 +352,7 @@ func TestStrandAgent(t *testing.T) {
 	assert.False(t, h.c.StrandAgent(), "it sees no request")
 }
 
+//oxpd:fault R42 symptom
 func TestAgentTimes(t *testing.T) {
 	h := newMiniHost(t, func(o *Options) {
 		o.Timeline.AgentAnswer, o.Timeline.AgentTick = Real().AgentAnswer, Real().AgentTick
@@ -402,6 +409,9 @@ func TestAgentFEC(t *testing.T) {
 	}
 }
 
+//oxpd:fault R40 symptom
+//oxpd:fault R45 symptom
+//oxpd:fault R52 symptom
 func TestAgentFaults(t *testing.T) {
 	t.Run("silent, then late", func(t *testing.T) {
 		h := newMiniHost(t).agent()

@@ -13,6 +13,7 @@ import (
 	"oxpd/rpc/msg"
 )
 
+//oxpd:fault R13 symptom
 func TestConfigure(t *testing.T) {
 	gold := readHex(t, "testdata/control_windows.hex")
 	shared := ringRecord{num: 1, index: 0, shared: 1}
@@ -51,6 +52,7 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
+//oxpd:fault R13 symptom
 func TestConfigureNeedsADoorbell(t *testing.T) {
 	h := newMiniHost(t).up()
 	h.writeRing(tRPC+72, lowRing)
@@ -88,6 +90,8 @@ func TestRestartReusesTheRevision(t *testing.T) {
 
 // A second word before the acknowledgement is cached as applied without having
 // been applied.
+//
+//oxpd:fault R14 symptom
 func TestSecondWordBeforeTheAcknowledgement(t *testing.T) {
 	h := newMiniHost(t).up()
 	h.writeRing(tRPC+72, lowRing)
@@ -102,6 +106,7 @@ func TestSecondWordBeforeTheAcknowledgement(t *testing.T) {
 	assert.True(t, h.call(36, make([]byte, 12)).written, "but the first ring is in use")
 }
 
+//oxpd:fault R4 symptom
 func TestPostFlag(t *testing.T) {
 	for _, tc := range []struct {
 		flags uint16
@@ -403,6 +408,7 @@ func TestLIFDelete(t *testing.T) {
 	assert.Zero(t, h.call(3, gold["create-portf1"]).rc, "free again")
 }
 
+//oxpd:fault R29 symptom
 func TestTableClear(t *testing.T) {
 	gold := readHex(t, "testdata/lif_add_update.hex")
 	h := newMiniHost(t, func(o *Options) { o.ClearLIFs = true }).rpc()
@@ -508,6 +514,8 @@ func TestRPCFaults(t *testing.T) {
 }
 
 // rpc-lif.md 3.1: one doorbell, no high ring.
+//
+//oxpd:fault R16 symptom
 func TestHighRingLivelock(t *testing.T) {
 	h := newMiniHost(t)
 	h.faults(func(f *TargetFaults) { f.RPCOneDoorbell = true })

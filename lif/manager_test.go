@@ -307,6 +307,7 @@ func TestOnlyDifferingFieldsAreUpdated(t *testing.T) {
 	}
 }
 
+//oxpd:fault R24 behaviour
 func TestProvisionRefusesAddresses(t *testing.T) {
 	r := provisioned(t, port1)
 	require.ErrorIs(t, r.Provision(bg, f1, [6]byte{}), ErrBadMAC)

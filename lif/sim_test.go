@@ -91,6 +91,7 @@ func (s *sim) Provision(ctx context.Context, p board.Port, mac [6]byte) error {
 
 //oxpd:fault F14 behaviour
 //oxpd:fault R25 behaviour
+//oxpd:fault R26 behaviour
 func TestSimProvisionsAllTwelve(t *testing.T) {
 	for name, o := range map[string]hwsim.Options{
 		"empty slots read zero":  {},
@@ -116,6 +117,9 @@ func TestSimProvisionsAllTwelve(t *testing.T) {
 }
 
 // Rule 11, to the byte.
+//
+//oxpd:fault R21 behaviour
+//oxpd:fault R22 behaviour
 func TestSimMTUChangeIsOneCommandOfEighteenBytes(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	s.provision(t)
@@ -172,6 +176,9 @@ func TestSimModeAndMACAreOneCommandEach(t *testing.T) {
 
 //oxpd:fault D23 symptom
 //oxpd:fault D23 behaviour
+//oxpd:fault R9 behaviour
+//oxpd:fault R30 behaviour
+//oxpd:fault R31 behaviour
 func TestSimMTUThatIsRefusedOrLost(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	s.provision(t)
@@ -218,6 +225,8 @@ func TestSimMTUThatTimesOutIsPutBack(t *testing.T) {
 }
 
 // Row CTL-7 against the card.
+//
+//oxpd:fault R23 behaviour
 func TestSimRestartOnALiveTable(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	s.provision(t)
@@ -290,6 +299,8 @@ func TestSimEightRefusingPorts(t *testing.T) {
 }
 
 // The fast path's table clear of rpc-lif.md 5.6.
+//
+//oxpd:fault R29 behaviour
 func TestSimTableIsClearedAfterTheProvisioning(t *testing.T) {
 	times := hwsim.Compressed()
 	times.TableClear = 13 * time.Second

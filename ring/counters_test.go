@@ -14,6 +14,8 @@ import (
 
 // A card that is lost with frames posted, reset, and programmed anew: the counters go
 // on, and each posted frame is finished, unknown or under way.
+//
+//oxpd:fault R33 behaviour
 func TestCountersGoOnInAnotherBoot(t *testing.T) {
 	counters := NewCounters()
 	b := newBench(t, &discard{}, func(_ *hwsim.Options, c *Config) { c.Counters = counters })

@@ -240,6 +240,8 @@ func (b *bench) healthy() {
 var portF1, _ = board.Parse("F1")
 
 // The published record: twelve pings of six sizes at 9,000.
+//
+//oxpd:fault R32 behaviour
 func TestSimRecordOfTwelvePings(t *testing.T) {
 	sink := &keep{}
 	b := newBench(t, sink)
@@ -345,6 +347,7 @@ func TestSimLongRunCrossesTheRingsEndManyTimes(t *testing.T) {
 // datapath.md 7, row 14: the host is away for 100 ms at 120,000 frames a second.
 //
 //oxpd:fault D14 behaviour
+//oxpd:fault R34 behaviour
 func TestSimHostAwayLosesTheRestAndNothingElse(t *testing.T) {
 	sink := &keep{}
 	b := newBench(t, sink)

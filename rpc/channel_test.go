@@ -29,6 +29,7 @@ func opened(t *testing.T, cfg Config) (*target, *Channel) {
 	return g, c
 }
 
+//oxpd:fault R15 behaviour
 func TestConfigureDeclaresOneLowRingAndTheWordLast(t *testing.T) {
 	g := newTarget(t)
 	var order []uint32
@@ -122,6 +123,7 @@ func TestConfigureRefuses(t *testing.T) {
 	})
 }
 
+//oxpd:fault R14 behaviour
 func TestConfigurationIsNeverOverwrittenBeforeItIsAcknowledged(t *testing.T) {
 	g := newTarget(t)
 	g.noConfig = true
@@ -160,6 +162,8 @@ func TestConfigureTakesALastLookAfterTheDeadline(t *testing.T) {
 	require.Equal(t, configLimit, g.clock.Now())
 }
 
+//oxpd:fault R6 behaviour
+//oxpd:fault R17 behaviour
 func TestCallOrder(t *testing.T) {
 	g, c := opened(t, Config{})
 	buf := g.mem[firstBus]
@@ -287,6 +291,7 @@ func replyLen(g *target, n uint16) {
 	g.mangle = func(b []byte) { le.PutUint16(b[msg.RespLen:], n) }
 }
 
+//oxpd:fault R5 behaviour
 func TestReplyLengthIsBoundedByTheBufferAlsoWhenItIsDropped(t *testing.T) {
 	g, c := opened(t, Config{})
 	replyLen(g, msg.RespRoom)
@@ -538,6 +543,7 @@ func TestReopenWithoutMemory(t *testing.T) {
 	})
 }
 
+//oxpd:fault R10 behaviour
 func TestEAGAINIsRetriedAfterTwoMilliseconds(t *testing.T) {
 	again := 20 + msg.RC(syscall.EAGAIN)
 	t.Run("until it passes", func(t *testing.T) {

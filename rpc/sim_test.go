@@ -84,6 +84,7 @@ func (s *sim) opened(t *testing.T) *rpc.Channel {
 	return c
 }
 
+//oxpd:fault R4 behaviour
 func TestSimFirstCommand(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	require.Equal(t, uint64(msg.ConfigIdle), s.fac.Load64(0))
@@ -101,6 +102,7 @@ func TestSimFirstCommand(t *testing.T) {
 	s.quiet(t)
 }
 
+//oxpd:fault R27 behaviour
 func TestSimTableReads(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	s.Provision()
@@ -129,6 +131,7 @@ func TestSimTableReads(t *testing.T) {
 	require.Equal(t, uint64(1), ports[msg.CounterPortRX][1], "PortF1 is the fast path's port 1")
 }
 
+//oxpd:fault R28 behaviour
 func TestSimEmptyLIF(t *testing.T) {
 	for _, short := range []bool{false, true} {
 		t.Run(fmt.Sprintf("short=%v", short), func(t *testing.T) {
@@ -278,6 +281,7 @@ func TestSimLostCommandEndsDuringTheReconfiguration(t *testing.T) {
 	}
 }
 
+//oxpd:fault R16 behaviour
 func TestSimOneDoorbellIsRefused(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	buf, err := s.buffer()
@@ -312,6 +316,10 @@ func TestSimCardGone(t *testing.T) {
 }
 
 // Every number outside the allow-list is refused here, so the card sees none.
+//
+//oxpd:fault R11 behaviour
+//oxpd:fault R18 behaviour
+//oxpd:fault R20 behaviour
 func TestSimSeesAllowedCommandsOnly(t *testing.T) {
 	s := newSim(t, hwsim.Options{})
 	c := s.opened(t)

@@ -34,6 +34,7 @@ func outcomes(r Result) string {
 	return strings.Join(out, ", ")
 }
 
+//oxpd:fault S18 behaviour
 func TestJumboAll(t *testing.T) {
 	ctx := context.Background()
 	b := newBus()
@@ -66,6 +67,7 @@ func TestJumboAll(t *testing.T) {
 	})
 }
 
+//oxpd:fault S16 behaviour
 func TestJumboPlans(t *testing.T) {
 	one := modesOf(2, 1)
 	one[9] = 2
@@ -133,6 +135,8 @@ func onlyGood(t *testing.T, b *fakeBus, mode reg.Jumbo) {
 	}
 }
 
+//oxpd:fault S3 behaviour
+//oxpd:fault S9 behaviour
 func TestJumboNeverWritesWrong(t *testing.T) {
 	ctx := context.Background()
 	for _, tc := range []struct {
@@ -388,6 +392,7 @@ type finalError struct{}
 func (finalError) Error() string { return "the helper is missing" }
 func (finalError) Final() bool   { return true }
 
+//oxpd:fault S28 behaviour
 func TestReadsThatFailAreTriedAgain(t *testing.T) {
 	ctx := context.Background()
 	noise := errors.New("no value in: [ 12.3] eth0: link up")
@@ -438,6 +443,8 @@ func TestModeFor(t *testing.T) {
 
 // TestJumboRefusesForeignBits: what somebody else has written is not taken for the port's
 // own the next time, and the command that is named makes it good.
+//
+//oxpd:fault S13 behaviour
 func TestJumboRefusesForeignBits(t *testing.T) {
 	ctx := context.Background()
 	const foreign = 0x0e0f

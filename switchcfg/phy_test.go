@@ -23,6 +23,7 @@ func phyBench() (*fakeBus, *PHYs) {
 	return b, NewPHYs(b.smi(), b.clock)
 }
 
+//oxpd:fault S20 behaviour
 func TestPHYPageIsPutBack(t *testing.T) {
 	ctx := context.Background()
 	b, p := phyBench()

@@ -47,6 +47,7 @@ func TestReadRegister(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 }
 
+//oxpd:fault S8 behaviour
 func TestWriteRegister(t *testing.T) {
 	ctx := context.Background()
 	t.Run("written and read back", func(t *testing.T) {

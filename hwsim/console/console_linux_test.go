@@ -311,6 +311,7 @@ func TestLife(t *testing.T) {
 	assert.NotContains(t, h.text()[h.seen:], "login")
 }
 
+//oxpd:fault R58 symptom
 func TestOptions(t *testing.T) {
 	t.Run("no echo", func(t *testing.T) {
 		_, _, h := shell(t, console.Options{NoEcho: true})
@@ -444,6 +445,7 @@ func TestForeignProgram(t *testing.T) {
 	assert.Equal(t, "0", status)
 }
 
+//oxpd:fault S7 symptom
 func TestMDIO(t *testing.T) {
 	for _, x := range []struct {
 		name   string
@@ -495,6 +497,7 @@ func TestStoppedJob(t *testing.T) {
 	h.run("kill %1; kill -CONT %1; kill %2; kill -CONT %2; while pidof sleep cat >/dev/null; do usleep 10000; done")
 }
 
+//oxpd:fault S24 symptom
 func TestRestart(t *testing.T) {
 	c, _, h := shell(t, console.Options{})
 	restart := func() {

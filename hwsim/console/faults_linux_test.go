@@ -69,6 +69,10 @@ func (h *host) heard(from int, what string, n int) int {
 	return strings.Count(h.quiet(from), what)
 }
 
+//oxpd:fault S27 symptom
+//oxpd:fault R55 symptom
+//oxpd:fault R56 symptom
+//oxpd:fault R57 symptom
 func TestFaults(t *testing.T) {
 	t.Run("silent", func(t *testing.T) {
 		c, _, h := shell(t, console.Options{})

@@ -779,6 +779,7 @@ func TestFacilityAppearsLate(t *testing.T) {
 	r.running()
 }
 
+//oxpd:fault R52 behaviour
 func TestMACRefused(t *testing.T) {
 	t.Parallel()
 	sub, tag := msg.AttrMAC, board.Tag(0x8300)
@@ -818,6 +819,7 @@ func TestEightPortsRefuseEveryLIFCommand(t *testing.T) {
 	r.wait("the refused ones come up", func() bool { return r.status().PortsUp == board.Ports })
 }
 
+//oxpd:fault R50 behaviour
 func TestCarrierFollowsTheLink(t *testing.T) {
 	t.Parallel()
 	r := start(t, rigOptions{card: func(c *hwsim.Card) { c.Wire(1).SetLink(false) }}).running()

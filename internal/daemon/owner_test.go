@@ -288,6 +288,7 @@ func (b *bench) up(t *testing.T) *bench {
 	return b
 }
 
+//oxpd:fault R49 behaviour
 func TestProvisionOrder(t *testing.T) {
 	t.Run("switch port: raise, MAC, filter, LIF, tag, interface", func(t *testing.T) {
 		b := newBench(t, 2, 0)

@@ -92,6 +92,15 @@ func (r *rig) traps(t *testing.T, traps ...trap) {
 	}
 }
 
+//oxpd:fault S1 behaviour
+//oxpd:fault S2 behaviour
+//oxpd:fault S4 behaviour
+//oxpd:fault S5 behaviour
+//oxpd:fault S6 behaviour
+//oxpd:fault S10 behaviour
+//oxpd:fault S14 behaviour
+//oxpd:fault S15 behaviour
+//oxpd:fault S26 behaviour
 func TestTrapsOfTheSwitch(t *testing.T) {
 	t.Parallel()
 	start(t, rigOptions{way: &simWay{}, config: withConsole()}).running().traps(t, []trap{
@@ -108,6 +117,8 @@ func TestTrapsOfTheSwitch(t *testing.T) {
 	}...)
 }
 
+//oxpd:fault S27 behaviour
+//oxpd:fault R57 behaviour
 func TestTrapsOfTheConsole(t *testing.T) {
 	t.Parallel()
 	r := startConsole(t, nil).running()

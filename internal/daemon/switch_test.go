@@ -301,6 +301,8 @@ func TestMTUWithTheSwitch(t *testing.T) {
 }
 
 // TestEffectiveMTUByMode are the rows of SW-1.
+//
+//oxpd:fault S11 behaviour
 func TestEffectiveMTUByMode(t *testing.T) {
 	t.Parallel()
 	r := start(t, rigOptions{way: &simWay{}, config: withConsole()}).running()
@@ -473,6 +475,9 @@ func TestSwitchOfASimulatedCard(t *testing.T) {
 }
 
 // TestConfiguredJumbo: before MTUs are, after every start of the coprocessor, and watched.
+//
+//oxpd:fault S12 behaviour
+//oxpd:fault S17 behaviour
 func TestConfiguredJumbo(t *testing.T) {
 	t.Parallel()
 	way := &simWay{}

@@ -90,6 +90,7 @@ func TestRefusedByNumber(t *testing.T) {
 	}
 }
 
+//oxpd:fault R43 behaviour
 func TestReplyLengthIsRoundedUpAndMasked(t *testing.T) {
 	for n := range 14 {
 		g := newTarget(t)
@@ -582,6 +583,8 @@ func TestContext(t *testing.T) {
 }
 
 // Each caller gets the answer to its own question.
+//
+//oxpd:fault R44 behaviour
 func TestConcurrentCallers(t *testing.T) {
 	g := newTarget(t)
 	g.answer = macs

@@ -60,6 +60,7 @@ func sleep(t *testing.T, card *hwsim.Card, d time.Duration) {
 	require.NoError(t, card.Clock().Sleep(bg, d))
 }
 
+//oxpd:fault R35 behaviour
 func TestSimBlankThenReady(t *testing.T) {
 	card, _, a := newSim(t)
 	_, err := a.LinkUp(bg, 1)
@@ -80,6 +81,10 @@ func TestSimDiscover(t *testing.T) {
 	require.Empty(t, card.Reports())
 }
 
+//oxpd:fault R48 behaviour
+//oxpd:fault R51 behaviour
+//oxpd:fault S21 behaviour
+//oxpd:fault S22 behaviour
 func TestSimTwelvePortsComeUp(t *testing.T) {
 	card, a := ready(t)
 	require.NoError(t, a.SetState(bg, board.TagUplink, true))
@@ -119,6 +124,8 @@ func TestSimTwelvePortsComeUp(t *testing.T) {
 }
 
 // Row CTL-6 against the card.
+//
+//oxpd:fault R45 behaviour
 func TestSimRefusedMACIsNobodyElses(t *testing.T) {
 	card, a := ready(t)
 	port2, port3 := board.ByIndex(1), board.ByIndex(2)
@@ -146,6 +153,7 @@ func TestSimUnknownPortIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, nwa.ErrRefused)
 }
 
+//oxpd:fault R40 behaviour
 func TestSimSilenceEnds(t *testing.T) {
 	card, a := ready(t)
 	card.Faults(func(f *hwsim.Faults) { f.AgentSilent = true })
@@ -270,6 +278,8 @@ func TestSimRequestOfADeadProcess(t *testing.T) {
 
 // With one acknowledgement in a hundred taken at the next tick, nobody finds the
 // mailbox held.
+//
+//oxpd:fault R42 behaviour
 func TestSimManyTransactions(t *testing.T) {
 	card, a := ready(t)
 	for i := range 500 {
@@ -283,9 +293,53 @@ func TestSimManyTransactions(t *testing.T) {
 	require.Empty(t, card.Reports())
 }
 
+//oxpd:fault R36 behaviour
 func TestSimCardGone(t *testing.T) {
 	card, a := ready(t)
 	card.Kill()
 	_, err := a.LinkUp(bg, 1)
 	require.ErrorIs(t, err, mmio.ErrGone)
+}
+
+// A mailbox of another version is refused, and nothing is asked of it; a reply that
+// begins with another word is no answer, and is acknowledged all the same.
+//
+//oxpd:fault R37 behaviour
+//oxpd:fault R38 behaviour
+func TestSimOtherMailbox(t *testing.T) {
+	card, a := ready(t)
+	card.Faults(func(f *hwsim.Faults) { f.AgentBody = 0x38 })
+	card.RestartAgent()
+	sleep(t, card, 6*time.Second)
+	card.ResetAccesses()
+	_, err := a.LinkUp(bg, 1)
+	require.ErrorIs(t, err, nwa.ErrVersion)
+	require.Empty(t, card.Doorbells())
+	card.Faults(func(f *hwsim.Faults) { f.AgentBody, f.AgentMarker = 0, 0x15 })
+	card.RestartAgent()
+	sleep(t, card, 6*time.Second)
+	_, err = a.LinkUp(bg, 1)
+	require.ErrorIs(t, err, nwa.ErrMalformed)
+	card.Faults(func(f *hwsim.Faults) { f.AgentMarker = 0 })
+	_, err = a.LinkUp(bg, 1)
+	require.NoError(t, err)
+	require.Empty(t, card.Reports())
+}
+
+// A tag that answers is no port: ports are those of the board, and the table that
+// NetAgent gives has no other.
+//
+//oxpd:fault R46 behaviour
+func TestSimPhantomPortIsNone(t *testing.T) {
+	card, a := ready(t)
+	_, err := a.LinkUp(bg, 0x0003)
+	require.NoError(t, err, "it answers")
+	_, ok := board.ByTag(0x0003)
+	require.False(t, ok)
+	ports, err := a.Discover(bg)
+	require.NoError(t, err)
+	for _, p := range ports {
+		require.NotEqual(t, uint16(0x0003), p.Tag)
+	}
+	require.Empty(t, card.Reports())
 }

@@ -261,6 +261,7 @@ func TestShellThatHasEnded(t *testing.T) {
 	}
 }
 
+//oxpd:fault R55 behaviour
 func TestSecondReaderIsNamedWhenAnswersDoNotCome(t *testing.T) {
 	f := newFar()
 	con := f.console(nil)

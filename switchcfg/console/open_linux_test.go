@@ -89,6 +89,7 @@ func numberOf(t *testing.T, path string) string {
 	return fmt.Sprintf("%d:%d", d.major(), d.minor())
 }
 
+//oxpd:fault R56 behaviour
 func TestOpenSetsTheLineAndLeavesItSo(t *testing.T) {
 	p := newPTY(t)
 	p.near(t) // a pseudo terminal forgets its settings at the last close

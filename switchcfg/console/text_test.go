@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
+//oxpd:fault R58 behaviour
 func TestMarkerIsNotInWhatIsSent(t *testing.T) {
 	m := fresh()
 	sent := m.wrap("mvsw 0 2 read 1 8")

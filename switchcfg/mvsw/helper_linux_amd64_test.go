@@ -145,6 +145,9 @@ type testCase struct {
 	trace      []string // what was written inside the switch
 }
 
+//oxpd:fault S7 behaviour
+//oxpd:fault S19 behaviour
+//oxpd:fault S28 symptom
 func TestCommands(t *testing.T) {
 	everyBuild(t, func(t *testing.T, run func(*testing.T, *chip, string) (string, int)) {
 		for _, c := range testCases() {
@@ -163,6 +166,8 @@ func TestCommands(t *testing.T) {
 }
 
 // What cannot be meant is refused before the device is opened.
+//
+//oxpd:fault S25 behaviour
 func TestRefusedArguments(t *testing.T) {
 	cases := []struct {
 		status int

@@ -211,6 +211,7 @@ func TestInstalledProgramServesWhenItAnswers(t *testing.T) {
 	assert.Equal(t, pieces, cop.uploads())
 }
 
+//oxpd:fault S24 behaviour
 func TestProgramLostWithARestartIsPutThereAgain(t *testing.T) {
 	cop := newCoprocessor(t)
 	h := cop.helper()

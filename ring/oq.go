@@ -572,6 +572,30 @@ func (o *OQ) scan(i uint32, limit int) (packets int) {
 	return packets
 }
 
+// sighted is scan across gaps: packets behind one are not lost, and a count that was
+// taken off for them would leave them there until another packet comes. Directly
+// behind a gap an entry counts when it has the constant of the prefix.
+func (o *OQ) sighted(i uint32, limit int) (packets int) {
+	for trusted := true; limit > 0; {
+		n, ok := packet(o.word(i))
+		if trusted = ok && n <= limit && (trusted || o.prefixed(i)); trusted {
+			packets++
+		} else {
+			n = 1
+		}
+		i += uint32(n)
+		limit -= n
+	}
+	return packets
+}
+
+// prefixed tells whether entry i has the constant of the prefix: the pieces of a span
+// whose head was never written hold whatever its sender chose.
+func (o *OQ) prefixed(i uint32) bool {
+	b, _ := o.buffer(i)
+	return binary.LittleEndian.Uint32(b[wire.PfxID:]) == wire.PrefixID
+}
+
 // waited tells whether the queue has been stuck in the same way at the same
 // place for two ticks, and starts the wait when it has not been.
 func (o *OQ) waited(kind stuckKind) bool {
@@ -641,7 +665,7 @@ func (o *OQ) gap(count int) (lost int, err error) {
 	// How many packets are lost is the count less those that can be seen. Packets
 	// that arrive during the scan may be in either: what cannot be told apart is
 	// left to be paid by counts to come.
-	visible := o.scan(o.read+uint32(steps), wire.OQEntries-steps)
+	visible := o.sighted(o.read+uint32(steps), wire.OQEntries-steps)
 	v, err := mmio.Checked64(o.regs, o.cnts)
 	if err != nil {
 		return 0, err
@@ -662,8 +686,7 @@ func (o *OQ) gap(count int) (lost int, err error) {
 
 // next returns how far behind the read index the nearest entry is that holds a
 // packet with a length that can be trusted; 0 means none. An entry with the
-// constant of the prefix is preferred: the pieces of a span whose head was never
-// written hold whatever its sender chose.
+// constant of the prefix is preferred.
 func (o *OQ) next() int {
 	other := 0
 	for i := 1; i < wire.OQEntries; i++ {
@@ -672,7 +695,7 @@ func (o *OQ) next() int {
 		if !full || l <= wire.LenOverhead || l > wire.MaxLength || wire.Buffers(int(l)) > wire.OQEntries {
 			continue
 		}
-		if b, _ := o.buffer(at); binary.LittleEndian.Uint32(b[wire.PfxID:]) == wire.PrefixID {
+		if o.prefixed(at) {
 			return i
 		}
 		if other == 0 {

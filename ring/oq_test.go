@@ -374,6 +374,38 @@ func TestGapIsSteppedOverAfterTwoTicks(t *testing.T) {
 	}
 }
 
+// What lies behind a second gap is taken, though no packet comes any more that would
+// bring a count.
+//
+//oxpd:fault D4 behaviour
+func TestPacketsBehindASecondGapAreTaken(t *testing.T) {
+	h := newHand(t)
+	gap := func(counted uint64) {
+		h.at++
+		h.regs.credit--
+		h.regs.outCnts += counted
+	}
+	gap(1)
+	want := [][]byte{h.bytes(60)}
+	h.send(want[0])
+	gap(0)
+	for _, n := range []int{9014, 60} {
+		want = append(want, h.bytes(n))
+		h.send(want[len(want)-1])
+	}
+	gap(1)
+	want = append(want, h.bytes(61))
+	h.send(want[len(want)-1])
+	for range 20 {
+		h.visit()
+		h.clock.now += tick
+	}
+	assert.Equal(t, want, h.sink.frames)
+	q := h.rings.Stats().Queues[0]
+	assert.Equal(t, []uint64{3, 3, 0}, []uint64{q.Resync, q.Skipped, q.Behind})
+	h.check()
+}
+
 func TestShortWithNothingBehindItIsSteppedOver(t *testing.T) {
 	for name, counted := range map[string]uint64{"counted": 1, "not counted": 0} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package worlds
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -97,7 +98,8 @@ type books struct {
 
 	shortage [wire.OQs][]spell
 	shorts   [wire.OQs]int
-	egress   []spell
+	egress   []spell // the fault is on
+	lifless  []spell // there is no LIF
 	egresses int
 	acted    [passingFaults]bool // faults that were on at some time
 	active   [passingFaults]int
@@ -230,11 +232,11 @@ func (b *books) left(p board.Port, got []byte) {
 
 // verdict is the port side's look at a packet of a ring, where the card wrote it.
 func (w *world) verdict(first []byte, size int, tag uint16) ring.Verdict {
-	if board.Tag(tag) == board.TagControl {
+	p, ok := board.ByTag(board.Tag(tag))
+	if !ok && slices.Contains(strayTags, board.Tag(tag)) {
 		w.messageSeen(size)
 		return ring.Unowned
 	}
-	p, ok := board.ByTag(board.Tag(tag))
 	if !ok {
 		w.broke("tag", "a packet of %d bytes has tag %#x, which is no port's", size, tag)
 	}
@@ -400,6 +402,27 @@ func (b *books) acts(k, q int, on bool) {
 				b.egress[i].to = min(b.egress[i].to, b.w.now())
 			}
 		}
+	}
+}
+
+// chanced begins or ends a fault that acts by chance.
+func (b *books) chanced(name string, on bool) {
+	by := -1
+	if on {
+		by = 1
+	}
+	switch name {
+	case "HoldCredit", "StuckResume":
+		for q := range b.shorts {
+			b.short(q, by)
+		}
+	case "EgressFull":
+		b.acts(fEgressFull, 0, on)
+	case "SkipEntries":
+		b.acted[fSkipEntries] = true
+		b.mostSkipped += 4 * wire.OQs
+	case "LoseCounts":
+		b.acted[fLoseCounts] = true
 	}
 }
 

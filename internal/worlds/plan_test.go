@@ -20,12 +20,14 @@ type plan struct {
 	seed   uint64
 	card   hwsim.Options
 	faults hwsim.Faults // from the first frame to the last
+	chance []string     // the same, by chance (hwsim.ParseInjection); off when the world drains
 	rings  ringPlan
 	host   hostPlan
 	flows  []flow
 	mtus   [board.Ports]int // set before the first frame
 	events []event
 	length time.Duration // of the part with events
+	wiped  bool          // the LIF table may be emptied behind the host's back
 
 	shown map[int]bool // flows that String shows; nil: all
 }
@@ -73,6 +75,7 @@ const (
 	evControl                  // statistics messages
 	evShort                    // packets whose length word is one of no packet: too short
 	evLong                     // or too long
+	evWipe                     // the LIF table is emptied, and the host finds out later
 	evFault                    // a fault is on
 	eventKinds
 )
@@ -85,6 +88,7 @@ type event struct {
 
 	n     int // flow, port, worker, ring or fault
 	count int // frames, MTU, ceiling, messages, or the fault's number
+	tag   board.Tag
 }
 
 func (e event) String() string {
@@ -103,9 +107,11 @@ func (e event) String() string {
 	case evLeave:
 		return at + fmt.Sprintf("%s: interface gone for %v", board.ByIndex(e.n).Label, e.last)
 	case evControl:
-		return at + fmt.Sprintf("%d statistics messages of up to %d bytes", e.n, e.count)
+		return at + fmt.Sprintf("%d messages of up to %d bytes with tag %s to ring 0", e.n, e.count, e.tag)
 	case evShort:
 		return at + fmt.Sprintf("ring %d: a length word of %d, too short", e.n, e.count)
+	case evWipe:
+		return at + fmt.Sprintf("the LIF table is wiped; the host looks after %v", e.last)
 	case evLong:
 		return at + fmt.Sprintf("ring %d: a length word of %#x, too long", e.n, e.count)
 	default:
@@ -266,6 +272,12 @@ func (d drawer) options(seed uint64) hwsim.Options {
 	l.Load, l.Store = d.span(50*time.Nanosecond, 2*time.Microsecond), d.span(20*time.Nanosecond, 400*time.Nanosecond)
 	l.Fetch, l.Read = d.span(50*time.Nanosecond, 3*time.Microsecond), d.span(100*time.Nanosecond, 40*time.Microsecond)
 	l.ToWire, l.ToHost = d.span(time.Microsecond, 40*time.Microsecond), d.span(time.Microsecond, 60*time.Microsecond)
+	l.Link, l.HostMemory, l.Count = d.span(20*time.Nanosecond, 2*time.Microsecond), d.span(20*time.Nanosecond, 2*time.Microsecond), d.span(0, 20*time.Microsecond)
+	l.Worker, l.Switch = d.span(100*time.Nanosecond, 20*time.Microsecond), d.span(100*time.Nanosecond, 10*time.Microsecond)
+	if d.one(3) {
+		o.Rates.LinkRate = uint64(d.from(1, 60)) * 1_000_000_000
+		o.Rates.Uplink = uint64(d.from(2, 10)) * 1_000_000_000
+	}
 	if d.one(2) {
 		o.Rates.Cage = uint64(d.from(1, 10)) * 1_000_000_000
 		o.Rates.SwitchPort = uint64(d.from(1, 10)) * 100_000_000
@@ -488,11 +500,12 @@ func (p *plan) drawPressure(d drawer) {
 		add(event{kind: evLeave, n: p.flows[d.IntN(len(p.flows))].port.Index, last: d.span(20*time.Microsecond, 4*time.Millisecond)})
 	}
 	for range some(4, 6) {
-		add(event{kind: evControl, n: d.from(1, 20), count: []int{100, 1528, 1529, 1824, 3040, 14882}[d.IntN(6)]})
+		add(event{kind: evControl, n: d.from(1, 20), count: []int{100, 1528, 1529, 1824, 3040, 14882}[d.IntN(6)], tag: strayTags[d.IntN(len(strayTags))]})
 	}
-	// At most one of them in a world: what lies behind a gap and is no packet with a length
+	// At most one oddity in a world, of 0 length words too long, 1 too short, 2 entries
+	// left out, 3 counts lost: what lies behind a gap and is no packet with a length
 	// that can be trusted ends no gap, and may stay there until a packet comes.
-	odd := d.IntN(4)
+	odd := d.IntN(5)
 	if odd == 0 && !p.card.Choices.CutMidway {
 		for range d.from(1, 3) {
 			add(event{kind: evLong, n: d.IntN(wire.OQs), count: []int{65536, 65537, 1 << 30, wire.OQEntries * wire.BufSize}[d.IntN(4)]})
@@ -503,9 +516,15 @@ func (p *plan) drawPressure(d drawer) {
 			add(event{kind: evShort, n: d.IntN(wire.OQs), count: d.from(1, wire.LenOverhead)})
 		}
 	}
+	if p.wiped = d.one(6); p.wiped {
+		for range d.from(1, 2) {
+			add(event{kind: evWipe, last: d.span(20*time.Microsecond, 3*time.Millisecond)})
+		}
+	}
+	p.drawChance(d, odd)
 	for range some(2, 5) {
 		k := d.IntN(len(passing))
-		if k == fSkipEntries && odd < 2 {
+		if k == fSkipEntries && odd != 2 || k == fLoseCounts && odd != 3 || p.wiped && (k == fLIFRefuse || k == fLIFNotStored) {
 			continue
 		}
 		if k == fLoseCounts && p.late() {
@@ -513,6 +532,51 @@ func (p *plan) drawPressure(d drawer) {
 		}
 		add(event{kind: evFault, n: k, count: d.from(1, 100), last: d.span(20*time.Microsecond, 6*time.Millisecond)})
 	}
+}
+
+// strayTags are tags that no port has: of statistics messages, and of what the fast
+// path should not hand over.
+var strayTags = []board.Tag{board.TagControl, board.TagControl, board.TagControl, 0, 0x0003, 0x1234, 0xfc10}
+
+// drawChance switches faults on that act at some of their opportunities.
+func (p *plan) drawChance(d drawer, odd int) {
+	add := func(in int, name, arg string, most int) {
+		if d.one(in) {
+			p.chance = append(p.chance, fmt.Sprintf("%s=%s%%%g", name, arg, float64(d.from(1, most))/100))
+		}
+	}
+	some := func() string {
+		var s []string
+		for q := range wire.OQs {
+			s = append(s, fmt.Sprintf("%d:%d", q, d.from(1, 4)))
+		}
+		return strings.Join(s, ",")
+	}
+	add(16, "LoseMessages", "all", 60)
+	add(20, "HoldCredit", "all", 30)
+	add(20, "StuckResume", "all", 60)
+	add(16, "EgressFull", "true", 10)
+	add(12, "FetchDelay", d.span(100*time.Nanosecond, 20*time.Microsecond).String(), 30)
+	add(12, "ReadDelay", d.span(time.Microsecond, 300*time.Microsecond).String(), 30)
+	add(20, "RPCDelay", d.span(time.Microsecond, time.Millisecond).String(), 60)
+	if odd == 2 {
+		add(3, "SkipEntries", some(), 20)
+	}
+	if odd == 3 && !p.late() {
+		add(3, "LoseCounts", some(), 20)
+	}
+	if odd != 1 && odd != 3 && !p.late() {
+		// A tail by chance is left out: a packet that is written at once would overtake it.
+		p.faults.LateBy = d.span(time.Microsecond, 900*time.Microsecond)
+		for _, name := range []string{"LateData", "LateLength", "LateCount"} {
+			add(30, name, "all", 60)
+		}
+	}
+}
+
+// has tells whether a fault is on by chance.
+func (p *plan) has(name string) bool {
+	return slices.ContainsFunc(p.chance, func(s string) bool { return strings.HasPrefix(s, name+"=") })
 }
 
 // String describes the world: what is not as delivered, who sends, what happens.
@@ -526,6 +590,9 @@ func (p *plan) String() string {
 	if p.late() || p.faults.WaitForCredit > 0 {
 		line("faults all along: data %#x, length %#x, tail %#x, count %#x late by %v; %d wait for credit", p.faults.LateData, p.faults.LateLength,
 			p.faults.LateTail, p.faults.LateCount, p.faults.LateBy, p.faults.WaitForCredit)
+	}
+	if len(p.chance) > 0 {
+		line("faults by chance: %s", strings.Join(p.chance, " "))
 	}
 	for i := range p.flows {
 		f := &p.flows[i]

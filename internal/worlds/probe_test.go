@@ -55,7 +55,7 @@ func (w *world) probe() {
 
 // probing is a flow whose frames get through, nil when there is none.
 func (w *world) probing() *flow {
-	if c := &w.plan.card.Choices; c.StatusStops || c.CutMidway || w.plan.late() {
+	if c := &w.plan.card.Choices; c.StatusStops || c.CutMidway || w.plan.late() || w.plan.has("LateData") || w.plan.has("LateLength") || w.plan.has("LateCount") {
 		return nil
 	}
 	for i := range w.flows {

@@ -192,6 +192,7 @@ func (c patient) Sleep(ctx context.Context, d time.Duration) error {
 func (w *world) begin() {
 	w.born = w.now()
 	w.card.Faults(func(f *hwsim.Faults) { *f = w.plan.faults })
+	w.byChance(true)
 	for i, x := range w.rings.Workers(w.host.workers) {
 		k := &worker{n: i, w: x, irq: make(chan struct{}, 1)}
 		w.workers = append(w.workers, k)
@@ -235,6 +236,22 @@ func (w *world) run(until time.Duration) {
 			next = min(next, w.tasks[0].at)
 		}
 		w.card.Advance(max(next-now, cycle))
+	}
+}
+
+// byChance switches the faults on that act at some of their opportunities, or all
+// faults off that did not act all along.
+func (w *world) byChance(on bool) {
+	if !on {
+		w.card.Faults(func(f *hwsim.Faults) { *f = w.plan.faults })
+	}
+	for _, s := range w.plan.chance {
+		i, err := hwsim.ParseInjection(s)
+		w.must("read a fault", err)
+		if on {
+			w.must("inject", w.card.Inject(i))
+		}
+		w.chanced(i.Name, on)
 	}
 }
 
@@ -315,8 +332,10 @@ func (w *world) happen(e event) {
 		w.after(e.last, func() { w.joined[e.n]-- })
 	case evControl:
 		for range e.n {
-			w.statistics(w.rnd.from(60, e.count))
+			w.statistics(e.tag, w.rnd.from(60, e.count))
 		}
+	case evWipe:
+		w.wipe(e.last)
 	case evShort, evLong:
 		w.malformed(e.n, e.count)
 	case evFault:
@@ -347,6 +366,7 @@ func (w *world) setMTU(p board.Port, mtu int) {
 	w.changed(p, from, mtu, err)
 	switch {
 	case err == nil:
+	case w.plan.wiped && (errors.Is(err, lif.ErrRefused) || errors.Is(err, lif.ErrMismatch)): // there is no LIF
 	case w.was(fLIFRefuse) && errors.Is(err, lif.ErrRefused), w.was(fLIFNotStored) && errors.Is(err, lif.ErrMismatch):
 	default:
 		w.broke("an MTU that may be set is set", "%s to %d: %v", p.Label, mtu, err)
@@ -367,9 +387,35 @@ func (w *world) send(f *flow, n int, gap time.Duration) {
 	}
 }
 
-// statistics has the fast path write a message of its own to ring 0.
-func (w *world) statistics(size int) {
-	if w.card.DeliverRaw(0, uint16(board.TagControl), make([]byte, size), uint64(size)+wire.LenOverhead) {
+// wipe empties the LIF table behind the host's back, which looks at it later.
+func (w *world) wipe(after time.Duration) {
+	w.lifless = append(w.lifless, spell{w.now(), forever})
+	s := len(w.lifless) - 1
+	w.card.WipeLIFs()
+	w.after(after, func() { w.reconcile(func() { w.lifless[s].to = w.now() }) })
+}
+
+// reconcile looks at every LIF until all are as they should be.
+func (w *world) reconcile(done func()) {
+	w.alone(func() {
+		_, err := w.lifs.ReconcileAll(context.Background())
+		w.must("reconcile", err)
+		for _, p := range board.All() {
+			if !w.lifs.State(p).Ready() { // a port that was refused pauses
+				w.after(reconcileEvery, func() { w.reconcile(done) })
+				return
+			}
+		}
+		done()
+	})
+}
+
+// reconcileEvery is how often the host looks at LIFs.
+const reconcileEvery = 200 * time.Millisecond
+
+// statistics has the fast path write a packet of its own to ring 0.
+func (w *world) statistics(tag board.Tag, size int) {
+	if w.card.DeliverRaw(0, uint16(tag), make([]byte, size), uint64(size)+wire.LenOverhead) {
 		w.messageSent(size)
 	} else {
 		w.messagesRefused++
@@ -492,13 +538,14 @@ func (p *poster) fill(f *flow, n int) (took int) {
 // drain ends all that is under way: faults off but those that act all along, nothing
 // new, the host goes on serving.
 func (w *world) drain() {
+	w.byChance(false)
 	w.host.bound, w.host.pause = wire.OQEntries, min(w.host.pause, 50*time.Microsecond)
 	quiet := func() bool {
 		return len(w.held) == 0 && !w.control && !w.poster.busy && w.pending == 0 && w.card.Quiesced()
 	}
 	for n := 0; !quiet(); n++ {
-		if n == 400 {
-			w.broke("drains", "something is still under way a second after the last event")
+		if n == 3000 {
+			w.broke("drains", "something is still under way nine seconds after the last event")
 		}
 		w.run(w.now() + 3*time.Millisecond)
 	}

@@ -94,7 +94,7 @@ type meetings map[string]int
 var meant = []string{
 	"frames in", "frames out", "frames of several buffers", "more than a thousand frames", "all twelve ports",
 	"rx_filtered", "rx_untagged", "rx_long", "rx_short", "rx_resync", "oq_unseen", "oq_behind", "credit_capped", "rxwd_rescues", "tx_iq_full", "MTU changes",
-	"MTU changes that fail", "no link", "too long for the switch", "a foreign address", "above the MTU", "a host ring is full", "an egress queue is full",
+	"MTU changes that fail", "no link", "too long for the switch", "a foreign address", "above the MTU", "a host ring is full", "an egress queue is full", "a fault", "no LIF",
 }
 
 func (m meetings) add(w *world) {

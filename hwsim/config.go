@@ -162,11 +162,11 @@ func (s *configSpace) busMaster() bool {
 	return s.awake() && s.b[csr.CfgCommand]&csr.CfgCommandBusMaster != 0
 }
 
-// maxPayload is how many bytes a packet on the link carries at most.
-func (s *configSpace) maxPayload() int { return 128 << (s.b[cfgDevCtl] >> 5) }
+// maxPayload is how many bytes a packet on the link carries at most, as a power of two.
+func (s *configSpace) maxPayload() uint { return 7 + uint(s.b[cfgDevCtl]>>5) }
 
-// maxReadRequest is how many bytes one request asks for at most.
-func (s *configSpace) maxReadRequest() int { return 128 << (s.b[cfgDevCtl+1] >> 4 & 7) }
+// maxReadRequest is how many bytes one request asks for at most, as a power of two.
+func (s *configSpace) maxReadRequest() uint { return 7 + uint(s.b[cfgDevCtl+1]>>4&7) }
 
 func (s *configSpace) memory() bool {
 	return s.awake() && s.b[csr.CfgCommand]&csr.CfgCommandMemory != 0
@@ -197,7 +197,7 @@ func (c *Card) ConfigWrite(off, width int, v uint32) {
 	if c.configOK("write", off, width) {
 		if c.stopsMastering(off, width, v) {
 			// Its answer comes behind what the card has written, and after what it has asked for.
-			c.atOnce(c.finishWrites)
+			c.finishLink()
 		}
 		flr, slept := false, !c.cfg.awake()
 		for i := 0; i < width; i++ {

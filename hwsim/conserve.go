@@ -44,14 +44,14 @@ type tally struct {
 func (c *Card) Quiesced() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.staged.Load() || !c.out.empty() || c.out.busy || c.fly.len() > 0 || c.tally.waiting > 0 || c.outs.messages.len() > 0 {
+	if c.staged.Load() || !c.out.empty() || c.out.busy || c.ins.len() > 0 || c.tally.waiting > 0 || c.outs.messages.len() > 0 || c.fast.toWire.len()+c.switchOut.len() > 0 {
 		return false
 	}
 	if c.inEgress() > 0 {
 		return false
 	}
 	for _, w := range c.wires {
-		if w.queue.len() > 0 {
+		if w.inside > 0 {
 			return false
 		}
 	}
@@ -90,7 +90,7 @@ func (c *Card) CheckConservation() error {
 	var passed, out uint64
 	for _, w := range c.wires {
 		s := &w.stats
-		same(w.port.Label+": frames in", s.In, s.LinkDown+s.Runt+s.Oversize+s.SwitchDropped+s.Overrun+s.Filtered+s.NoFastPath+s.Passed+uint64(w.queue.len()))
+		same(w.port.Label+": frames in", s.In, s.LinkDown+s.Runt+s.Oversize+s.SwitchDropped+s.Overrun+s.Filtered+s.NoFastPath+s.Passed+uint64(w.inside))
 		passed += s.Passed
 		out += s.Out + s.OutLinkDown + s.OutSwitchDropped
 	}
@@ -104,7 +104,7 @@ func (c *Card) CheckConservation() error {
 		gate += c.cnt[i]
 	}
 
-	same("instructions", t.instructions, t.badDMA+t.deadIn+t.vanished+t.prepErr+t.control+t.encrypt+t.wireErr+t.egressFull+t.sent+c.inEgress()+t.looped+t.noFrame)
+	same("instructions", t.instructions, t.badDMA+t.deadIn+t.vanished+t.prepErr+t.control+t.encrypt+t.wireErr+t.egressFull+t.sent+c.inEgress()+uint64(c.fast.toWire.len())+t.looped+t.noFrame)
 	same("TX_WIRE", c.cnt[msg.CntTXWire], t.sent)
 	same("frames put on wires", out, t.sent)
 	same("FROM_KN_TO_WIRE", c.cnt[msg.CntFromKNToWire], t.wireErr+t.egressFull+t.sent+c.inEgress())

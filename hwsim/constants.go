@@ -110,7 +110,7 @@ func Constants() []Constant {
 		{"Worker", nsWorker, "ns", Estimate, "time of a worker for one frame: 17 million frames/s in all, which no record came near", ""},
 		{"ToWire", nsToWire, "ns", Estimate, "fast path, instruction's data to egress queue, without waiting for a worker", ""},
 		{"ToHost", nsToHost, "ns", Estimate, "fast path, end of a frame to its output ring, without waiting for a worker", ""},
-		{"FastPath", depthFastPath, "frames", Estimate, "in the fast path, each way; what comes then is lost", ""},
+		{"FastPath", depthFastPath, "frames", Estimate, "of wires, with the fast path; what comes then is lost", ""},
 
 		{"Cage", bpsCage, "bit/s", Derived, "10GBASE-R of the two cages, each way", ""},
 		{"Gap", gapBytes, "bytes", Derived, "preamble 8 and inter-frame gap 12 (IEEE 802.3)", ""},
@@ -220,7 +220,7 @@ type Queues struct {
 	InFlight     int // instructions of a ring in the block and not finished
 	LinkQueue    int // bytes that wait in front of the PCIe link, above which a ring does not begin a packet
 	OutRing      int // packets admitted to an output ring and not written
-	FastPath     int // frames in the fast path, each way
+	FastPath     int // frames of wires with the fast path
 	EgressCage   int // frames waiting for a 10G cage
 	EgressSwitch int // frames waiting for the switch, each tag
 	Wire         int // frames waiting on a wire to arrive

@@ -22,9 +22,13 @@ type datapath struct {
 	linkQueue uint64 // Queues.LinkQueue in cycles
 	instant   bool   // under finishWrites: nothing takes time
 
-	fly    fifo[fetched]
-	flyDue uint64 // no instruction's data is read before that of an earlier one
-	readEv *event
+	ins  inUnits
+	fast fastPath
+
+	switchIn   stage[*packet] // in the switch, towards the coprocessor
+	switchOut  stage[*packet] // in the switch, towards the wires
+	uplinkIn   uint64         // end of what the uplink brings, in 2^-8 cycles
+	uplinkByte uint64         // length of a byte there, in 2^-20 cycles
 
 	cages  [2]server // PortF1, PortF2
 	uplink server    // the ten switch ports
@@ -52,16 +56,18 @@ func (c *Card) batch() int {
 func (c *Card) initDatapath() {
 	c.lat = c.o.Latencies.cycles()
 	c.link.init(&c.o)
+	c.uplinkByte = lineTime(c.o.Rates.Uplink)
 	c.linkQueue = uint64(c.o.Queues.LinkQueue) * c.link.up.perByte >> byteFraction
-	c.outs.writeEv = newEvent(flow, c.landWrites)
-	c.outs.countEv = newEvent(flow, c.countWrites)
-	c.outs.msgEv = newEvent(flow, c.messagesArrive)
+	c.ins.init(c)
+	c.outs.init(c)
+	c.fast.toWire.init(c, false, c.fromHost)
+	c.fast.toHost.init(c, false, c.leaveFastPath)
+	c.switchIn.init(c, false, c.enterFastPath)
+	c.switchOut.init(c, false, c.leaveSwitch)
 	c.crc = crc32.MakeTable(crc32.Castagnoli)
 	c.acc.init()
-	c.readEv = newEvent(flow, c.readData)
 	for q := range c.rings {
 		r := &c.rings[q]
-		r.in.ev = newEvent(flow, func() { c.fetch(r) })
 		r.out.timer = newEvent(flow, func() { c.timerExpired(r) })
 		r.out.listEv = newEvent(flow, func() { c.listCame(r) })
 		r.out.writeEv = newEvent(flow, func() { c.issue(r, r.out.writeEv.at) })
@@ -80,18 +86,19 @@ func (c *Card) initDatapath() {
 func (c *Card) resetDatapath() {
 	c.epoch++
 	c.fpDead = false
-	c.fly.reset()
-	c.flyDue = 0
-	c.agenda.disarm(c.readEv)
+	c.ins.reset(c)
+	c.fast.reset()
+	c.switchIn.reset()
+	c.switchOut.reset()
+	c.uplinkIn = 0
 	for q := range c.rings {
 		r := &c.rings[q]
-		c.agenda.disarm(r.in.ev)
 		c.agenda.disarm(r.out.timer)
 		c.agenda.disarm(r.out.listEv)
 		c.agenda.disarm(r.out.writeEv)
 	}
 	c.link.reset()
-	c.outs.reset(c)
+	c.outs.reset()
 	for i := range c.cages {
 		c.cages[i].reset()
 	}
@@ -109,11 +116,7 @@ func (c *Card) fastPathAlive() bool {
 
 // fromHost is the fast path's look at a frame of the host (datapath.md 5.2). It
 // takes the packet: what is read from dptr, private header in front.
-func (c *Card) fromHost(f *fetched, p *packet) {
-	if c.o.Function == VF {
-		c.loopBack(f, p)
-		return
-	}
+func (c *Card) fromHost(p *packet, at uint64) {
 	t := &c.tally
 	if c.chance(perFrame); !c.fastPathAlive() {
 		t.deadIn++
@@ -128,17 +131,14 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		}
 		c.pool.put(p)
 	}
-	if f.ring != 0 {
+	if p.ring != 0 {
 		// F11: only ring 0 is the host's; others are taken for the wire and dropped.
-		c.report(ReportInstruction, "ring %d transmits; only ring 0 does", f.ring)
+		c.report(ReportInstruction, "ring %d transmits; only ring 0 does", p.ring)
 		drop(&t.prepErr, msg.CntDropIGErr)
 		return
 	}
-	ih3 := binary.LittleEndian.Uint64(f.words[wire.InstrIH3:])
-	pki := binary.LittleEndian.Uint64(f.words[wire.InstrPKI:])
-	irh := binary.BigEndian.Uint64(f.words[wire.InstrIRH:])
 	if len(p.b) < wire.PrivSize+frame.HeaderSize {
-		c.report(ReportInstruction, "ring %d: %d bytes at dptr hold no frame", f.ring, len(p.b))
+		c.report(ReportInstruction, "ring %d: %d bytes at dptr hold no frame", p.ring, len(p.b))
 		c.cnt[msg.CntRXKN]++
 		drop(&t.prepErr, msg.CntFromKNDropPrepErr)
 		return
@@ -149,7 +149,7 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 	body := p.frame()
 
 	if tag == tagVanish1 || tag == tagVanish2 { // choice 12
-		c.report(ReportUnknownTag, "ring %d: tag %v vanishes", f.ring, tag)
+		c.report(ReportUnknownTag, "ring %d: tag %v vanishes", p.ring, tag)
 		if c.o.Choices.CountVanished {
 			c.cnt[msg.CntRXKN]++
 		}
@@ -157,7 +157,7 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		return
 	}
 	c.cnt[msg.CntRXKN]++
-	if pkind, fsz, sl := ih3>>wire.IH3PKindShift&0x3f, ih3>>wire.IH3FszShift&0x3f, pki>>wire.PKISlShift&0xff; pkind != wire.PKind || fsz != wire.FrontSize || sl != wire.SL {
+	if pkind, fsz, sl := p.ih3>>wire.IH3PKindShift&0x3f, p.ih3>>wire.IH3FszShift&0x3f, p.pki>>wire.PKISlShift&0xff; pkind != wire.PKind || fsz != wire.FrontSize || sl != wire.SL {
 		c.report(ReportInstruction, "pkind %d, fsz %d, sl %d", pkind, fsz, sl)
 		drop(&t.prepErr, msg.CntFromKNDropPrepErr)
 		return
@@ -171,7 +171,7 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		}
 		return
 	}
-	if irh>>wire.IRHRlenssShift&wire.IRHRlenssMask == 0 && !isIP(body) {
+	if p.irh>>wire.IRHRlenssShift&wire.IRHRlenssMask == 0 && !isIP(body) {
 		// F12: the checksum step crashes, and with it the fast path.
 		c.report(ReportRlenssZ, "tag %v, frame of %d bytes", tag, len(body))
 		c.fpDead = true
@@ -187,9 +187,9 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 	}
 	c.cnt[msg.CntFromKNToWire]++
 	port, known := board.ByTag(tag)
-	if op := irh >> wire.IRHOpcodeShift; !known || op != wire.Opcode {
+	if op := p.irh >> wire.IRHOpcodeShift; !known || op != wire.Opcode {
 		if !known {
-			c.report(ReportUnknownTag, "ring %d: tag %v", f.ring, tag)
+			c.report(ReportUnknownTag, "ring %d: tag %v", p.ring, tag)
 		} else {
 			c.report(ReportInstruction, "opcode %#x", op)
 		}
@@ -206,9 +206,8 @@ func (c *Card) fromHost(f *fetched, p *packet) {
 		return
 	}
 	p.tag, p.port = uint16(tag), port.Index
-	p.due = c.now + c.lat.toWire
-	// The packet program has the frame until due; what it dropped was not told.
-	c.trace(Step{Unit: UnitToWire, Lane: p.port, What: "frame", Start: c.now, End: p.due, Packet: p.id, Bytes: len(body)})
+	p.due = at
+	c.trace(Step{Unit: UnitToWire, Lane: p.port, What: "frame", Start: p.since, End: at, Packet: p.id, Bytes: len(body)}) // what it dropped was not told
 	s.push(queue, p)
 }
 
@@ -226,7 +225,7 @@ func isIP(b []byte) bool {
 
 // fromWire is the fast path's look at a frame of a wire that passed the port
 // (datapath.md 5.2). It takes the packet.
-func (c *Card) fromWire(port board.Port, p *packet) {
+func (c *Card) fromWire(port board.Port, p *packet, at uint64) {
 	t := &c.tally
 	c.cnt[msg.CntRXWire]++
 	c.portCnt[msg.CounterPortRX][port.FastPath]++
@@ -245,7 +244,7 @@ func (c *Card) fromWire(port board.Port, p *packet) {
 	c.cnt[msg.CntTXKN]++
 	t.toHost++
 	p.tag, p.fast, p.length = uint16(port.Tag), uint16(port.FastPath), uint64(wire.LenOverhead+len(p.frame()))
-	c.toHost(c.hash(p.frame()), p, p.due)
+	c.toHost(c.hash(p.frame()), p, at)
 }
 
 // refuse counts a packet that a host ring did not take.
@@ -297,6 +296,17 @@ func (c *Card) atOnce(fn func()) {
 	c.instant = true
 	fn()
 	c.instant = false
+}
+
+// finishLink does at once what is on the link or waits for it, both ways.
+func (c *Card) finishLink() {
+	if c.gone() {
+		return
+	}
+	c.atOnce(func() {
+		c.ins.finish()
+		c.finishWrites()
+	})
 }
 
 // DeliverRaw is functional: the block writes a packet with a chosen length word

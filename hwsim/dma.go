@@ -31,6 +31,7 @@ func (r *DMARegion) last() uint64 { return r.Bus + r.Size - 1 }
 type dmaTable struct {
 	regions []DMARegion // sorted by bus address, disjoint
 	hit     int         // index of the last hit
+	other   int         // index of the hit before it: a list and its buffers take turns
 	top     uint64      // end of the highest range that was ever mapped
 }
 
@@ -93,6 +94,10 @@ func (t *dmaTable) find(bus uint64) int {
 	if t.hit < len(t.regions) && holds(t.hit) {
 		return t.hit
 	}
+	if t.other < len(t.regions) && holds(t.other) {
+		t.hit, t.other = t.other, t.hit
+		return t.hit
+	}
 	lo, hi := 0, len(t.regions)
 	for lo < hi {
 		mid := (lo + hi) / 2
@@ -105,7 +110,7 @@ func (t *dmaTable) find(bus uint64) int {
 	if lo == len(t.regions) || !holds(lo) {
 		return -1
 	}
-	t.hit = lo
+	t.hit, t.other = lo, t.hit
 	return lo
 }
 

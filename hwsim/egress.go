@@ -82,7 +82,7 @@ func (s *server) depart() {
 		p := s.current
 		s.current = nil
 		s.waiting--
-		s.c.transmit(p)
+		s.c.transmit(p, p.due)
 		s.start()
 		if s.c.mode == stepped {
 			break
@@ -106,7 +106,7 @@ func (c *Card) egress(p board.Port) (*server, int) {
 
 // transmit is a frame that left the fast path's port: TX_WIRE, then the switch
 // and the wire. It takes the packet.
-func (c *Card) transmit(p *packet) {
+func (c *Card) transmit(p *packet, at uint64) {
 	w := c.wires[p.port]
 	c.cnt[msg.CntTXWire]++
 	c.portCnt[msg.CounterPortTX][w.port.FastPath]++
@@ -119,8 +119,24 @@ func (c *Card) transmit(p *packet) {
 		c.trace(Step{Unit: UnitSwitch, Lane: p.port, What: "too long", Start: c.now, End: c.now, Packet: p.id, Bytes: len(p.frame())})
 	default:
 		w.stats.Out++
-		c.out.frames = append(c.out.frames, outFrame{w, p})
+		if w.port.BehindSwitch() {
+			c.switchOut.enter(p, at+c.lat.sw)
+		} else {
+			c.out.frames = append(c.out.frames, outFrame{w, p})
+		}
 		return
 	}
 	c.pool.put(p)
+}
+
+// leaveSwitch is a frame that the switch has passed on.
+func (c *Card) leaveSwitch(p *packet, _ uint64) {
+	c.out.frames = append(c.out.frames, outFrame{c.wires[p.port], p})
+}
+
+// uplinkTime is when the switch has passed a frame that it has whole at a cycle on to
+// the coprocessor: its own time, and that of the uplink, which the ten ports share.
+func (c *Card) uplinkTime(p *packet, at uint64) uint64 {
+	c.uplinkIn = max(c.uplinkIn, (at+c.lat.sw)<<busyFraction) + uint64(len(p.b)+fcsBytes+gapBytes+dsaBytes)*c.uplinkByte>>(byteFraction-busyFraction)
+	return (c.uplinkIn + 1<<busyFraction - 1) >> busyFraction
 }

@@ -15,7 +15,8 @@ type linkUser int
 
 const (
 	linkHost linkUser = iota // the driver's loads and stores
-	linkIn
+	linkFetch
+	linkRead
 	linkOut
 	linkUsers
 )
@@ -69,8 +70,8 @@ func (c *Card) room(l *direction, u linkUser) uint64 {
 	return end - min(end, c.linkQueue)
 }
 
-// tlps is how many packets of the link n bytes make, of at most size bytes each.
-func tlps(n, size int) int { return (n + size - 1) / size }
+// tlps is how many packets of the link n bytes make, of at most 2^most bytes each.
+func tlps(n int, most uint) int { return (n + 1<<most - 1) >> most }
 
 // hostRead is a read of host memory that the card asks for at a cycle. It returns
 // the cycle of the data's arrival, which is when they should be looked at.

@@ -1,7 +1,9 @@
 package hwsim
 
 import (
+	"fmt"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,11 +46,11 @@ func TestConstants(t *testing.T) {
 	t.Run("what configuration space says of the link", func(t *testing.T) {
 		var s configSpace
 		s.powerOn()
-		assert.EqualValues(t, byName["MaxPayload"].Value, s.maxPayload())
-		assert.EqualValues(t, byName["MaxReadRequest"].Value, s.maxReadRequest())
+		assert.EqualValues(t, byName["MaxPayload"].Value, 1<<s.maxPayload())
+		assert.EqualValues(t, byName["MaxReadRequest"].Value, 1<<s.maxReadRequest())
 		s.put(cfgDevCtl, 0x5830, 0xffff, 2)
-		assert.Equal(t, 256, s.maxPayload())
-		assert.Equal(t, 4096, s.maxReadRequest())
+		assert.Equal(t, 256, 1<<s.maxPayload())
+		assert.Equal(t, 4096, 1<<s.maxReadRequest())
 	})
 	assert.InDelta(t, 9.846, byName["LinkRate"].Value/8/Hz, 0.001, "bytes a cycle")
 }
@@ -58,11 +60,11 @@ func TestConstants(t *testing.T) {
 func TestPacketOnTheLink(t *testing.T) {
 	tests := map[string]struct {
 		frame int
-		bytes int // on the link, without the length word's write
+		bytes int // on the link
 	}{
-		"60":    {60, 134 + 2*24},
-		"1,514": {1514, 1588 + 13*24},
-		"9,014": {9014, 9088 + (13+4*13+9)*24},
+		"60":    {60, 134 + 2*24 + 8 + 24},
+		"1,514": {1514, 1588 + 13*24 + 8 + 24},
+		"9,014": {9014, 9088 + (13+4*13+9)*24 + 8 + 24},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,9 +90,9 @@ func TestPacketOnTheLink(t *testing.T) {
 					counted = s.Start
 				}
 			}
-			assert.Equal(t, map[string]int{"packet": tc.bytes, "length word": 8 + 24, "message": 4 + 24}, bytes)
+			assert.Equal(t, map[string]int{"packet": tc.bytes, "message": 4 + 24}, bytes)
 			perByte := 8 * float64(Hz) / bpsLink
-			assert.InDelta(t, float64(handed)+float64(tc.bytes+32)*perByte, counted, 1)
+			assert.InDelta(t, float64(handed)+float64(tc.bytes)*perByte, counted, 1)
 			assert.InDelta(t, float64(counted)+28*perByte+nsLink*0.8, told, 2, "and the message crosses behind it")
 			assert.NotEqual(t, uint64(0xa5a5a5a5a5a5a5a5), h.length(0, 0))
 		})
@@ -213,4 +215,224 @@ func TestListIsReadLater(t *testing.T) {
 	assert.Zero(t, h.c.RingState(0).Held)
 	h.advance(linkTime)
 	assert.Equal(t, 16, h.c.RingState(0).Held)
+}
+
+// The fetch engine asks for one instruction each 949 ns, of whichever ring: the rate
+// that two senders had accepted.
+func TestFetchEngine(t *testing.T) {
+	for name, rings := range map[string][]int{"one ring": {0}, "three rings in turn": {0, 3, 7}} {
+		t.Run(name, func(t *testing.T) {
+			h := newRingHost(t, 16)
+			for _, q := range rings[1:] {
+				h.st(q, rInControl, 3<<25|1<<24|1<<1)
+				h.st(q, rInBaddr, busInstr)
+				h.st(q, rInRsize, hSlots)
+				h.st(q, rInEnable, 1)
+			}
+			h.program(1024)
+			h.settled()
+			var asked []int
+			var first, last uint64
+			h.c.SetTracer(func(s Step) {
+				if s.Unit == UnitFetch {
+					if len(asked) == 0 {
+						first = s.Start
+					}
+					asked, last = append(asked, s.Lane), s.Start
+				}
+			})
+			for range hSlots {
+				h.fill(tagF1, make([]byte, 60))
+			}
+			const each = 60
+			for _, q := range rings {
+				h.st32(q, rInDBell, each)
+			}
+			h.settled()
+			require.Len(t, asked, each*len(rings))
+			perSecond := float64(len(asked)-1) * Hz / float64(last-first)
+			assert.InEpsilon(t, 1_053_385, perSecond, 0.001)
+			for i := range asked[:each] {
+				if i > 2 {
+					require.Equal(t, asked[i-len(rings)], asked[i], "in turn")
+				}
+			}
+		})
+	}
+}
+
+// An instruction is overwritten until it is read, and its slot until that is; a read
+// takes as long as the link, the host's memory and its bytes do.
+func TestReadsTakeTheLinksTime(t *testing.T) {
+	tests := map[string]struct {
+		frame    int
+		requests int // of 512 bytes
+		answers  int // of 128
+	}{
+		"60":    {60, 1, 1},
+		"1,514": {1514, 4, 13},
+		"9,014": {9014, 18, 71},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newRingHost(t, 16).program(1024)
+			h.settled()
+			var fetch, read Step
+			h.c.SetTracer(func(s Step) {
+				switch s.Unit {
+				case UnitFetch:
+					fetch = s
+				case UnitRead:
+					read = s
+				}
+			})
+			h.send(tagF1, make([]byte, tc.frame))
+			h.settled()
+			perByte := 8 * float64(Hz) / bpsLink
+			const way, memory = nsLink * 0.8, nsHostMemory * 0.8
+			assert.InDelta(t, way+24*perByte+memory+(64+20)*perByte+way, fetch.End-fetch.Start, 2)
+			bytes := float64(tc.requests*24 + 66 + tc.frame + tc.answers*20)
+			assert.InDelta(t, way+bytes*perByte+memory+way, read.End-read.Start, 3)
+			assert.EqualValues(t, nsRead*0.8, read.Start-fetch.End)
+		})
+	}
+}
+
+func TestWorkersOfTheFastPath(t *testing.T) {
+	t.Run("seventeen frames at a time", func(t *testing.T) {
+		h := newRingHost(t, 1024, unlimited, func(o *Options) { o.Latencies.Worker = 100 * time.Microsecond }).program(2032)
+		h.settled()
+		const frames = 40
+		for i := range frames {
+			h.wire(tagF1).Send(ipFrame(h.c, tagF1, 60, ringOf(h, 0), uint32(i)))
+		}
+		for i, want := range []uint64{17, 34, 40} {
+			h.advance(15 * time.Microsecond)
+			assert.Equal(t, want, h.wire(tagF1).Stats().Passed, "after %d times of a worker", i)
+			h.advance(85 * time.Microsecond)
+		}
+		h.settled()
+		for i := range frames {
+			require.EqualValues(t, i, seqOf(h.bufs[0][i*hBufGap+hPrefix:]))
+		}
+	})
+	t.Run("more than they have room for are lost", func(t *testing.T) {
+		h := newRingHost(t, 1024, func(o *Options) { o.Latencies.Worker = time.Millisecond; o.Queues.FastPath = 20 }).program(2032)
+		for i := range 50 {
+			h.wire(tagF1).Send(ipFrame(h.c, tagF1, 60, 1, uint32(i)))
+		}
+		h.settled()
+		s := h.wire(tagF1).Stats()
+		assert.EqualValues(t, 50, s.Passed+s.Overrun)
+		assert.NotZero(t, s.Overrun)
+		assert.NotZero(t, s.Passed)
+	})
+}
+
+// The switch has a frame whole before it passes it on, and again at the far side.
+func TestSwitchStoresAndForwards(t *testing.T) {
+	tests := map[string]struct {
+		tag uint16
+		in  float64 // ns from the first bit to the packet program's decision
+		out float64 // ns from the last bit out of the coprocessor to the wire's far side
+	}{
+		"a cage":        {tagF1, 1538 * 0.8, 0},
+		"a switch port": {tag1, 1538*8 + nsSwitch + 1542*0.8, nsSwitch},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newRingHost(t, 1024).program(2032)
+			h.settled()
+			var decided, left, arrived uint64
+			h.c.SetTracer(func(s Step) {
+				switch s.Unit {
+				case UnitToHost:
+					decided = s.End
+				case UnitMACOut:
+					left = s.End
+				}
+			})
+			h.wire(tc.tag).SetReceiver(func([]byte) { arrived = h.c.Now() })
+			from := h.c.Now()
+			h.wire(tc.tag).Send(ipFrame(h.c, tc.tag, 1514, 1, 1))
+			h.settled()
+			assert.InDelta(t, (tc.in+nsToHost)*0.8, decided-from, 3)
+			h.send(tc.tag, make([]byte, 1514))
+			h.settled()
+			assert.InDelta(t, tc.out*0.8, arrived-left, 3)
+		})
+	}
+}
+
+// A2: what loses nothing to time ends the same whichever way time moves: frames on
+// the wires and in the rings, the 182 counters, and the registers.
+func TestSteppedAndFreeEndTheSame(t *testing.T) {
+	type end struct {
+		Host, Wire map[string]int
+		Counters   map[string]uint64
+		Registers  map[string]uint64
+	}
+	run := func(live bool) end {
+		h := newRingHost(t, 1024, unlimited).program(2032)
+		setMTU(t, h.c, tagF1, 9000)
+		h.c.SetSwitchFrame(SwitchFrameJumbo)
+		e := end{map[string]int{}, map[string]int{}, map[string]uint64{}, map[string]uint64{}}
+		tags := []uint16{tagF1, tagF2, tag1, tag2}
+		var mu sync.Mutex
+		for _, tag := range tags {
+			h.wire(tag).SetReceiver(func(b []byte) {
+				mu.Lock()
+				defer mu.Unlock()
+				e.Wire[string(b)]++
+			})
+		}
+		if live {
+			h.c.Start()
+		}
+		quiet := func() {
+			if !live {
+				h.settled()
+				return
+			}
+			waitFor(t, "quiet", h.c.Quiesced)
+		}
+		for round := range 20 {
+			for i := range 40 {
+				n := round*40 + i
+				size := 60 + n*37%1455
+				if n%10 == 0 {
+					size = 60 + n*11%8955 // of PortF1, some above the MTU of the others
+				}
+				tag := tags[n%len(tags)]
+				h.wire(tag).Send(ipFrame(h.c, tag, size, uint16(n), uint32(n)))
+				h.send(tags[n%3], ipFrame(h.c, tagF2, size, 1, uint32(n)))
+			}
+			quiet()
+			for q := range h.lists {
+				for _, p := range h.take(q, 1000) {
+					e.Host[fmt.Sprint(q, p.tag, string(p.frame))]++
+				}
+			}
+		}
+		quiet()
+		for i, name := range msg.CounterNames {
+			e.Counters[name] += h.c.Counter(i)
+		}
+		for _, q := range []int{0, 1, 2, 3, 4, 5, 6, 7} {
+			for _, off := range []int{rInDBell, rInCnts, rInPkt, rInByte, rOutCnts, rOutDBell, rOutPkt, rOutByte, rOutStatus, rOutControl} {
+				e.Registers[fmt.Sprintf("%d %#x", q, off)] = h.ld(q, off)
+			}
+		}
+		require.NoError(t, h.c.CheckConservation())
+		h.clean()
+		mu.Lock()
+		defer mu.Unlock()
+		return e
+	}
+	stepped := run(false)
+	require.Greater(t, len(stepped.Host), 700)
+	require.Len(t, stepped.Wire, 800)
+	require.NotZero(t, stepped.Counters[msg.CounterNames[msg.CntDropMTUExceeded]])
+	require.Zero(t, stepped.Counters[msg.CounterNames[msg.CntTXDropQueueFull]])
+	assert.Equal(t, stepped, run(true))
 }

@@ -64,12 +64,6 @@ func (c *Card) open(vector int) bool {
 	return c.cfg.msixOn() && c.msix.entry[vector][msixControl]&msixMasked == 0
 }
 
-// sentMessage is a message on the link.
-type sentMessage struct {
-	vector int
-	due    uint64 // cycle of its arrival
-}
-
 // message sends a vector's message at a cycle, or remembers it while the vector is
 // masked. A message is a memory write: it comes behind what was written before, and
 // without bus mastering it is lost.
@@ -84,35 +78,16 @@ func (c *Card) message(vector int, at uint64) {
 	if !c.cfg.busMaster() {
 		return
 	}
-	m := sentMessage{vector, at}
+	due := at
 	if !c.instant {
-		m.due = c.send(&c.link.up, linkOut, at, messageBytes+tlpHead, "message") + c.lat.link
+		due = c.send(&c.link.up, linkOut, at, messageBytes+tlpHead, "message") + c.lat.link
 	}
-	c.trace(Step{Unit: UnitMessage, Lane: vector, What: "message", Start: at, End: m.due})
-	u := &c.outs
-	if u.messages.len() == 0 && c.early(m.due) {
-		c.out.irq(vector)
-		return
-	}
-	u.messages.push(m)
-	if u.msgEv.idx < 0 {
-		c.agenda.arm(u.msgEv, m.due)
-	}
+	c.trace(Step{Unit: UnitMessage, Lane: vector, What: "message", Start: at, End: due})
+	c.outs.messages.enter(vector, due)
 }
 
 // messageBytes is the data of a message.
 const messageBytes = 4
-
-// messagesArrive is the event of messages having reached the host.
-func (c *Card) messagesArrive() {
-	u := &c.outs
-	for n := 0; u.messages.len() > 0 && u.messages.at(0).due <= c.horizon && !c.gone() && n < c.batch(); n++ {
-		c.out.irq(u.messages.pop().vector)
-	}
-	if u.messages.len() > 0 && !c.gone() {
-		c.agenda.arm(u.msgEv, max(u.messages.at(0).due, c.now))
-	}
-}
 
 // msixPending sends what waits for vectors that are not masked any more.
 func (c *Card) msixPending() {

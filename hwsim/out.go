@@ -23,47 +23,33 @@ func (p *packet) head() int {
 type underway struct {
 	r       *ring
 	p       *packet
-	landed  uint64 // cycle at which its last byte is in host memory
-	counted bool   // its count goes its own way
+	counted bool // its count goes its own way
 }
 
-// uncounted is a packet in host memory that is not counted yet.
-type uncounted struct {
-	r   *ring
-	due uint64
-}
-
-// outUnits are what all output ring share: the writes that are on the link and the
-// counts that follow them, each in order.
+// outUnits are what all output rings share, each in order.
 type outUnits struct {
-	writes   fifo[underway]
-	writeEv  *event
-	counts   fifo[uncounted]
-	countEv  *event
-	messages fifo[sentMessage]
-	msgEv    *event
+	writes   stage[underway] // packets on the link
+	counts   stage[*ring]    // counts that follow them
+	messages stage[int]      // messages on the link, by vector
 }
 
-func (u *outUnits) reset(c *Card) {
+func (u *outUnits) init(c *Card) {
+	u.writes.init(c, true, c.land)
+	u.counts.init(c, true, c.count)
+	u.messages.init(c, true, func(vector int, _ uint64) { c.out.irq(vector) })
+}
+
+func (u *outUnits) reset() {
 	u.writes.reset()
 	u.counts.reset()
 	u.messages.reset()
-	for _, e := range []*event{u.writeEv, u.countEv, u.msgEv} {
-		c.agenda.disarm(e)
-	}
 }
 
 // resume lets what was held back while the card was off the bus go on.
 func (u *outUnits) resume(c *Card) {
-	if u.writes.len() > 0 {
-		c.agenda.arm(u.writeEv, max(u.writes.at(0).landed, c.now))
-	}
-	if u.counts.len() > 0 {
-		c.agenda.arm(u.countEv, max(u.counts.at(0).due, c.now))
-	}
-	if u.messages.len() > 0 {
-		c.agenda.arm(u.msgEv, max(u.messages.at(0).due, c.now))
-	}
+	u.writes.arm()
+	u.counts.arm()
+	u.messages.arm()
 	for q := range c.rings {
 		if o := &c.rings[q].out; o.coming > 0 {
 			c.agenda.arm(o.listEv, max(o.came, c.now))
@@ -155,7 +141,7 @@ func (c *Card) kickOut(r *ring) {
 	for o.waiting.len() > 0 && c.covers(r, c.buffers(r, *o.waiting.at(0))) {
 		p := o.waiting.pop()
 		c.tally.waiting--
-		c.admit(r, p, at)
+		c.admit(r, p, c.buffers(r, p), at)
 	}
 	if o.queue.len() > 0 {
 		c.issue(r, at)
@@ -277,7 +263,7 @@ func (c *Card) toHost(q int, p *packet, at uint64) {
 	switch {
 	case r.out.queue.len() >= c.o.Queues.OutRing:
 	case r.out.waiting.len() == 0 && c.covers(r, n):
-		c.admit(r, p, at)
+		c.admit(r, p, n, at)
 		c.issue(r, at)
 		return
 	case c.acts(fltWaitForCredit, r.out.waiting.len() < c.faults.WaitForCredit):
@@ -288,22 +274,19 @@ func (c *Card) toHost(q int, p *packet, at uint64) {
 	c.refuse(r, p)
 	if c.o.Choices.CutMidway && n > 1 && c.covers(r, 1) {
 		p.cut = true
-		c.admit(r, p, at)
+		c.admit(r, p, c.available(r), at)
 		c.issue(r, at)
 		return
 	}
 	c.pool.put(p)
 }
 
-// admit queues a packet for the entries that the ring has for it: all that it
-// takes or, where it is to be cut, all that there are.
-func (c *Card) admit(r *ring, p *packet, at uint64) {
-	p.due = at
-	if p.cut {
-		p.n = c.available(r)
-	} else {
+// admit queues a packet for n entries, which the ring has for it: all that it takes
+// or, where it is to be cut, all that there are.
+func (c *Card) admit(r *ring, p *packet, n int, at uint64) {
+	p.n, p.due = n, at
+	if !p.cut {
 		c.tally.admitted++
-		p.n = c.buffers(r, p)
 		c.spoilLength(r, p)
 		for skip := &c.faults.SkipEntries[r.q]; c.acts(fltSkipEntries, *skip > 0 && c.available(r) > p.n+p.skip); *skip-- {
 			p.skip++
@@ -341,28 +324,18 @@ func (c *Card) issue(r *ring, at uint64) {
 // byte; a read of the count that sees it returns behind the packet. In free mode
 // reads take no time, and the count waits until the packet is there.
 func (c *Card) sent(r *ring, p *packet, at uint64) {
-	u := &c.outs
-	w := underway{r: r, p: p, landed: at + c.lat.link}
+	w := underway{r: r, p: p}
+	landed := at + c.lat.link
 	if c.instant {
-		w.landed = at
+		landed = at
 	}
 	r.out.onLink++
 	if !p.cut && p.late == notLate && c.mode == stepped && !c.instant {
 		w.counted = true
 		r.out.onLink++
-		u.counts.push(uncounted{r, at + c.lat.count})
-		if u.countEv.idx < 0 {
-			c.agenda.arm(u.countEv, at+c.lat.count)
-		}
+		c.outs.counts.enter(r, at+c.lat.count)
 	}
-	if u.writes.len() == 0 && c.early(w.landed) {
-		c.land(&w)
-		return
-	}
-	u.writes.push(w)
-	if u.writeEv.idx < 0 {
-		c.agenda.arm(u.writeEv, w.landed)
-	}
+	c.outs.writes.enter(w, landed)
 }
 
 // collect takes the list entries of the packet at the head of a ring's queue. It
@@ -397,7 +370,29 @@ func (c *Card) collect(r *ring, p *packet, at *uint64) bool {
 // cycle of the last byte.
 func (c *Card) sendPacket(r *ring, p *packet, at uint64) uint64 {
 	size, most := int(csr.OutControlBSize.Get(r.out.control)), c.cfg.maxPayload()
-	end, left := at, p.total()
+	left := p.total()
+	bytes := max(min(left, size*p.n)-wire.LenWord, 0)
+	writes := tlps(max(min(left, size)-wire.LenWord, 0), most)
+	for i := 1; i < p.n; i++ {
+		left -= size
+		writes += tlps(min(left, size), most)
+	}
+	if !p.cut {
+		bytes += wire.LenWord
+		writes++
+	}
+	end := c.send(&c.link.up, linkOut, at, bytes+writes*tlpHead, "packet")
+	if c.tracer != nil && p.late == notLate {
+		c.tracePacket(r, p, end, bytes+writes*tlpHead)
+	}
+	return end
+}
+
+// tracePacket tells of the writes of a packet that is on the link until end.
+func (c *Card) tracePacket(r *ring, p *packet, end uint64, bytes int) {
+	size, most := int(csr.OutControlBSize.Get(r.out.control)), c.cfg.maxPayload()
+	at := func(left int) uint64 { return end - uint64(left)*c.link.up.perByte>>byteFraction }
+	left := p.total()
 	for i := range p.n {
 		n := min(left, size)
 		left -= n
@@ -405,38 +400,18 @@ func (c *Card) sendPacket(r *ring, p *packet, at uint64) uint64 {
 		if i == 0 {
 			skip = min(wire.LenWord, n)
 		}
-		begin := max(end, (*c.end(&c.link.up, linkOut)+1<<busyFraction-1)>>busyFraction) // behind what waits for the link
-		end = c.send(&c.link.up, linkOut, at, n-skip+tlps(n-skip, most)*tlpHead, "packet")
-		if c.tracer != nil && p.late == notLate {
-			c.tracer(Step{Unit: UnitWrite, Lane: r.q, What: WhatBuffer, Start: begin, End: end, Packet: p.id, Bytes: n - skip, Addr: p.bufs[p.skip+i] + uint64(skip)})
-		}
+		start := at(bytes)
+		bytes -= n - skip + tlps(n-skip, most)*tlpHead
+		c.trace(Step{Unit: UnitWrite, Lane: r.q, What: WhatBuffer, Start: start, End: at(bytes), Packet: p.id, Bytes: n - skip, Addr: p.bufs[p.skip+i] + uint64(skip)})
 	}
 	if !p.cut {
-		begin := end
-		end = c.send(&c.link.up, linkOut, at, wire.LenWord+tlpHead, "length word")
-		if p.late != notLate {
-			return end
-		}
-		c.trace(Step{Unit: UnitWrite, Lane: r.q, What: WhatLength, Start: begin, End: end, Packet: p.id, Bytes: wire.LenWord, Addr: p.bufs[p.skip]})
-	}
-	return end
-}
-
-// landWrites is the event of packets having reached host memory.
-func (c *Card) landWrites() {
-	u := &c.outs
-	for n := 0; u.writes.len() > 0 && u.writes.at(0).landed <= c.horizon && !c.gone() && n < c.batch(); n++ {
-		w := u.writes.pop()
-		c.land(&w)
-	}
-	if u.writes.len() > 0 && !c.gone() {
-		c.agenda.arm(u.writeEv, max(u.writes.at(0).landed, c.now))
+		c.trace(Step{Unit: UnitWrite, Lane: r.q, What: WhatLength, Start: at(bytes), End: end, Packet: p.id, Bytes: wire.LenWord, Addr: p.bufs[p.skip]})
 	}
 }
 
 // land puts a packet into host memory, prefix and frame over its buffers and the
 // length word last, and sees that it is counted.
-func (c *Card) land(w *underway) {
+func (c *Card) land(w underway, at uint64) {
 	r, p := w.r, w.p
 	entries := p.bufs[p.skip:]
 	r.out.onLink--
@@ -447,29 +422,18 @@ func (c *Card) land(w *underway) {
 	}
 	c.written(r, p)
 	if p.late != notLate {
-		c.writeLate(r, p, entries, w.landed)
+		c.writeLate(r, p, entries, at)
 		return
 	}
 	c.place(r, p, entries, 0)
 	c.putLength(r, p, entries[0])
 	c.pool.put(p)
 	if !w.counted {
-		c.raise(r, w.landed)
+		c.raise(r, at)
 	}
 }
 
-// countWrites is the event of packets that are counted.
-func (c *Card) countWrites() {
-	u := &c.outs
-	for n := 0; u.counts.len() > 0 && u.counts.at(0).due <= c.horizon && !c.gone() && n < c.batch(); n++ {
-		w := u.counts.pop()
-		c.count(w.r, w.due)
-	}
-	if u.counts.len() > 0 && !c.gone() {
-		c.agenda.arm(u.countEv, max(u.counts.at(0).due, c.now))
-	}
-}
-
+// count is the count of a packet.
 func (c *Card) count(r *ring, at uint64) {
 	r.out.onLink--
 	c.raise(r, at)
@@ -481,27 +445,18 @@ func (c *Card) finishWrites() {
 	if c.gone() {
 		return
 	}
-	u := &c.outs
 	for r := range c.rings {
 		if o := &c.rings[r].out; o.coming > 0 {
 			c.agenda.disarm(o.listEv)
 			c.hold(&c.rings[r])
 		}
 	}
-	for u.writes.len() > 0 {
-		w := u.writes.pop()
-		c.land(&w)
-	}
+	c.outs.writes.finish()
 	for r := range c.rings {
 		c.issue(&c.rings[r], c.now)
 	}
-	for u.counts.len() > 0 {
-		w := u.counts.pop()
-		c.count(w.r, c.now)
-	}
-	for u.messages.len() > 0 {
-		c.out.irq(u.messages.pop().vector)
-	}
+	c.outs.counts.finish()
+	c.outs.messages.finish()
 }
 
 // place writes the buffers of a packet from number first on, everything but the

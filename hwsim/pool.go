@@ -10,9 +10,18 @@ type packet struct {
 	tag  uint16
 	port int    // index of the front port
 	due  uint64 // cycle of the packet's next step
-	id   uint64 // number in traces
 
+	since uint64 // cycle from which the fast path has it
+	id    uint64 // number in traces
+
+	fromRing
 	toRing
+}
+
+// fromRing is what a packet of the host has beside its frame: its instruction.
+type fromRing struct {
+	ring                int
+	dptr, ih3, pki, irh uint64
 }
 
 // toRing is what a packet for a host ring has beside its frame.

@@ -36,8 +36,8 @@ type inHalf struct {
 
 	total    uint64 // instructions posted since power-on
 	finished uint64
-	flying   int // fetched and not finished
-	ev       *event
+	asked    uint32 // of posted: being fetched
+	flying   int    // fetched and not finished
 }
 
 type outHalf struct {
@@ -73,12 +73,11 @@ type outHalf struct {
 }
 
 func (r *ring) powerOn(q int) {
-	in, o := r.in.ev, r.out
+	o := r.out
 	o.waiting.reset()
 	o.queue.reset()
 	*r = ring{q: q}
 	r.in.control = csr.InControlReset &^ csr.InControlIdle
-	r.in.ev = in
 	r.out.reg.size = csr.OutSlistRsizeMin
 	r.out.control = csr.OutControlReset &^ csr.OutControlIdle
 	r.out.lean = -1
@@ -114,7 +113,7 @@ func (c *Card) latchRings() {
 }
 
 func (c *Card) inIdle(r *ring) bool {
-	return r.in.flying == 0 && (r.in.posted == 0 || !r.in.enabled) && !c.acts(fltNeverIdle, c.faults.NeverIdle.has(r.q))
+	return r.in.flying == 0 && r.in.asked == 0 && (r.in.posted == 0 || !r.in.enabled) && !c.acts(fltNeverIdle, c.faults.NeverIdle.has(r.q))
 }
 
 func (c *Card) outIdle(r *ring) bool {
@@ -237,7 +236,7 @@ func (c *Card) storeRing(q int, reg csr.RingReg, high bool, width int, v uint64)
 		r.in.control = merge(r.in.control, v, width, high) &^ (csr.InControlIdle | csr.InControlRPVF.Mask())
 	case csr.InEnable:
 		r.in.enabled = merge(b2u(r.in.enabled), v, width, high)&1 != 0
-		c.kickIn(r)
+		c.kickIn(r, c.storeAt())
 	case csr.InInstrBaddr:
 		if c.baddr(r, name, v, c.inIdle(r), r.in.enabled) {
 			r.in.reg.base = merge(r.in.reg.base, v, width, high)
@@ -366,7 +365,7 @@ func (c *Card) subtract(count, n uint32, wraps bool) uint32 {
 // kickRings looks at every ring again after something that they depend on changed.
 func (c *Card) kickRings() {
 	for q := range c.rings {
-		c.kickIn(&c.rings[q])
+		c.kickIn(&c.rings[q], c.now)
 		c.kickOut(&c.rings[q])
 	}
 }
@@ -388,10 +387,8 @@ func (c *Card) faultsChanged() {
 	c.faultWatermark()
 	c.target.faultsChanged()
 	if !c.gone() {
+		c.ins.resume()
 		c.outs.resume(c)
 	}
 	c.kickRings()
-	if c.fly.len() > 0 && !c.gone() {
-		c.agenda.arm(c.readEv, max(c.fly.at(0).due, c.now))
-	}
 }

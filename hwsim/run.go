@@ -213,7 +213,7 @@ func (c *Card) Start() {
 	if c.mode == free || c.closed {
 		return
 	}
-	c.atOnce(c.finishWrites) // a count goes before its packet on the link, and reads will take no time
+	c.finishLink() // a count goes before its packet on the link, and reads will take no time
 	c.mode = free
 	c.start, c.startCycle = time.Now(), c.now
 	c.done = make(chan struct{})

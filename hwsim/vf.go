@@ -61,19 +61,19 @@ func (c *Card) Vectors() int {
 // that it was sent by, without a private header on the way out, with two words in
 // front on the way in, and in no time of its own. It takes the packet. The
 // instruction's irh and rptr mean nothing here.
-func (c *Card) loopBack(f *fetched, p *packet) {
+func (c *Card) loopBack(p *packet, at uint64) {
 	t := &c.tally
 	switch {
 	case c.fpDead || c.acts(fltFastPathDead, c.faults.FastPathDead):
 		t.deadIn++
 		c.pool.put(p)
 	case len(p.b) < frame.HeaderSize:
-		c.report(ReportInstruction, "ring %d: %d bytes at dptr hold no frame", f.ring, len(p.b))
+		c.report(ReportInstruction, "ring %d: %d bytes at dptr hold no frame", p.ring, len(p.b))
 		t.noFrame++
 		c.pool.put(p)
 	default:
 		t.looped++
 		p.bare, p.length = true, uint64(vfHead-wire.LenWord+len(p.frame()))
-		c.toHost(f.ring, p, f.due)
+		c.toHost(p.ring, p, at)
 	}
 }

@@ -21,7 +21,7 @@ type WireStats struct {
 	Runt          uint64 // shorter than an Ethernet header
 	Oversize      uint64 // longer than the MAC takes
 	SwitchDropped uint64 // longer than the switch passes, at the port or at the uplink
-	Overrun       uint64 // more sent at once than Queues.Wire
+	Overrun       uint64 // more sent at once than Queues.Wire, or more than Queues.FastPath with the fast path
 	Filtered      uint64 // stopped by the port's address filter
 	NoFastPath    uint64 // the fast path was not running
 	Passed        uint64
@@ -43,6 +43,7 @@ type Wire struct {
 	perByte uint64
 	busy    uint64 // end of the last frame that came in, in 2^-8 cycles
 	queue   fifo[*packet]
+	inside  int // frames that came in and are not with the fast path's decision yet
 	ev      *event
 	stats   WireStats
 
@@ -312,10 +313,9 @@ func (w *Wire) enter(p *packet) bool {
 	begin := w.busy >> busyFraction
 	w.busy += uint64(n+fcsBytes+gapBytes) * w.perByte >> (byteFraction - busyFraction)
 	last := w.busy >> busyFraction
-	p.due = last + c.lat.toHost
-	// First bit to last, then the packet program's look at it.
-	c.trace(Step{Unit: UnitMACIn, Lane: w.port.Index, What: "frame", Start: begin, End: last, Packet: p.id, Bytes: n})
-	c.trace(Step{Unit: UnitToHost, Lane: w.port.Index, What: "frame", Start: last, End: p.due, Packet: p.id, Bytes: n})
+	p.due, p.port = last, w.port.Index
+	c.trace(Step{Unit: UnitMACIn, Lane: p.port, What: "frame", Start: begin, End: last, Packet: p.id, Bytes: n}) // first bit to last
+	w.inside++
 	w.queue.push(p)
 	if w.ev.idx < 0 {
 		c.agenda.arm(w.ev, p.due)
@@ -323,27 +323,17 @@ func (w *Wire) enter(p *packet) bool {
 	return true
 }
 
-// arrive is the event of a frame having reached the fast path.
+// arrive is the event of the port having a frame whole. The switch passes it on by
+// the uplink.
 func (w *Wire) arrive() {
 	c := w.c
 	n := 0
-	for w.queue.len() > 0 && (*w.queue.at(0)).due <= c.horizon && n < freeBatch {
+	for ; n < c.batch() && w.queue.len() > 0 && (*w.queue.at(0)).due <= c.horizon; n++ {
 		p := w.queue.pop()
-		n++
-		port := &c.ports[w.port.Index]
-		switch {
-		case c.gone() || !c.fastPathAlive():
-			w.stats.NoFastPath++
-			c.pool.put(p)
-		case !port.admits(p.frame()) && !c.o.Choices.ForeignMACToLIF:
-			w.stats.Filtered++
-			c.pool.put(p)
-		default:
-			w.stats.Passed++
-			c.fromWire(w.port, p)
-		}
-		if c.mode == stepped {
-			break
+		if w.port.BehindSwitch() {
+			c.switchIn.enter(p, c.uplinkTime(p, p.due))
+		} else {
+			c.enterFastPath(p, p.due)
 		}
 	}
 	w.left(n)
@@ -357,6 +347,7 @@ func (w *Wire) reset() {
 	w.c.takeStaged()
 	n := w.queue.len()
 	w.queue.reset()
+	w.inside = 0
 	w.c.agenda.disarm(w.ev)
 	w.left(n)
 	w.stats = WireStats{}

@@ -33,7 +33,7 @@ const (
 	nsLoad       = 200
 	nsStore      = 100
 	nsFetch      = 1e9 / 1_053_385.0
-	nsRead       = 4_900
+	nsRead       = 4_150
 	nsCount      = 0
 	nsWorker     = 1_000
 	nsToWire     = 5_000

@@ -19,7 +19,7 @@ const (
 	hostWake = 10 * time.Microsecond
 	// echoTakes is the rest of a round trip: the other machine's answer, and both
 	// machines' stacks.
-	echoTakes = 144 * time.Microsecond
+	echoTakes = 140 * time.Microsecond
 )
 
 // Constants are the numbers that rows depend on: the card's, and those of what was

@@ -26,7 +26,7 @@ func tracePage(root string) (string, error) {
 		"which cycle to which. It needs no root and touches nothing of the machine.")
 	d.code("oxpd sim trace --list\noxpd sim trace jumbo --out jumbo.json\noxpd sim trace ports --seed 7 --out ports.json")
 	d.text("Open the file at <https://ui.perfetto.dev> (it stays in the browser) or in `chrome://tracing`. Time is virtual: the same scenario and seed give the same bytes, on " +
-		"every machine. What a time is worth says its [source](index.md#what-it-is-not).")
+		"every machine. What a time is worth says its [constant](constants.md).")
 
 	d.section("Scenarios")
 	var rows [][]string

@@ -36,7 +36,7 @@ guest: ## the card as a PCI device in a QEMU guest, verbosely (fetched once, 115
 	$(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^Test(Guest|Unit)$$' ./internal/guest
 
 witness: ## the card driven by Debian's DPDK: 1,000,000 and 100,000 frames through its testpmd, compared (fetched once, 30 MB; root)
-	OXPD_WITNESS=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^TestDPDK$$' ./internal/witness
+	OXPD_WITNESS=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^Test(DPDK|RegisterBudget)$$' ./internal/witness
 
 calibrate: build ## the published measurements beside what the simulated card gives (seconds)
 	@bin/oxpd sim calibrate

@@ -22,9 +22,10 @@ import (
 // traceOptions: trace every thread that is started, and end with the tracer.
 const traceOptions = unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_EXITKILL
 
+// A card is moved in steps until it is quiet, or for so long that it does not become quiet.
 const (
-	defaultStep = 10 * time.Microsecond
-	defaultMost = 10 * time.Millisecond
+	step = 10 * time.Microsecond
+	most = 10 * time.Millisecond
 )
 
 // Process is a program that drives a card.
@@ -42,12 +43,6 @@ type Process struct {
 //
 // Errors: ErrRefused, errors.ErrUnsupported, and those of files and of the program.
 func Start(card *hwsim.Card, o Options) (*Process, error) {
-	if o.Step == 0 {
-		o.Step = defaultStep
-	}
-	if o.Most == 0 {
-		o.Most = defaultMost
-	}
 	p := &Process{done: make(chan struct{})}
 	started := make(chan error)
 	go onThread(func() {
@@ -230,13 +225,12 @@ func (t *tracer) stopped(tid int, status unix.WaitStatus) {
 	case first && signal == unix.SIGSTOP: // and this is the new one
 		signal = 0
 	case signal == unix.SIGBUS:
-		handled, err := t.fault(tid)
-		if err != nil {
+		switch handled, err := t.fault(tid); {
+		case errors.Is(err, unix.ESRCH): // it was killed
+		case err != nil:
 			t.err = errors.Join(t.err, err)
 			signal = unix.SIGKILL
-			break
-		}
-		if handled {
+		case handled:
 			signal = 0
 		}
 	}
@@ -279,9 +273,7 @@ func (t *tracer) fault(tid int) (bool, error) {
 		a.Value = t.card.Load(0, off, m.width)
 		*reg = a.Value // the upper half of a register is cleared by a load of the lower
 	}
-	for spent := time.Duration(0); spent < t.o.Most && !t.card.Quiesced(); spent += t.o.Step {
-		t.card.Advance(t.o.Step)
-	}
+	t.pause()
 	if t.o.Observe != nil {
 		t.o.Observe(a, t.mem.read)
 	}
@@ -290,6 +282,17 @@ func (t *tracer) fault(tid int) (bool, error) {
 		return false, fmt.Errorf("write registers: %w", err)
 	}
 	return true, nil
+}
+
+// pause lets the card work.
+func (t *tracer) pause() {
+	if t.o.Pause != nil {
+		t.card.Advance(t.o.Pause())
+		return
+	}
+	for spent := time.Duration(0); spent < most && !t.card.Quiesced(); spent += step {
+		t.card.Advance(step)
+	}
 }
 
 // offset turns an address of the program into one of BAR0.

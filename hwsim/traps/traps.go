@@ -25,9 +25,10 @@ type Options struct {
 	Stdin   *os.File
 	Output  *os.File // standard output and error
 
-	// Step is how far the card is moved after an access, again and again until it is quiet
-	// or Most is over: the program computes in no time. 0: 10 us and 10 ms.
-	Step, Most time.Duration
+	// Pause says how far the card is moved after an access: the program computes in no time
+	// of the card's, and meets it in the middle of its work. It is called on the tracing
+	// thread. nil: until the card is quiet.
+	Pause func() time.Duration
 
 	// Observe is called after each access and its effects, on the tracing thread, with the
 	// program standing still. Read, good until it returns, reads memory as the card does,

@@ -51,7 +51,7 @@ func tree(dir string, card *hwsim.Card) error {
 	for range 6 {
 		resource += fmt.Sprintf("%#016x %#016x %#016x\n", 0, 0, 0)
 	}
-	word := func(at, width int) string { return fmt.Sprintf("%#0*x\n", 2+2*width, card.ConfigRead(at, width)) }
+	word := func(at, width int) string { return fmt.Sprintf("%#0*x\n", 2*width, card.ConfigRead(at, width)) }
 	for name, text := range map[string]string{
 		"vendor": word(cfgVendor, 2), "device": word(cfgDevice, 2), "subsystem_vendor": word(cfgSubVendor, 2), "subsystem_device": word(cfgSubDevice, 2),
 		"class":     fmt.Sprintf("%#06x\n", card.ConfigRead(cfgClass, 4)>>8),

@@ -46,10 +46,7 @@ func Reserve(ctx context.Context, n int) (release func() error, err error) {
 		n *= len(there)
 	}
 	before, free, surplus := count(poolPath), count(sizePath+"free_hugepages"), count(sizePath+"surplus_hugepages")
-	// A shell of a session of its own puts the number back when nobody holds its input open
-	// any more, also after this process was killed.
-	keeper := exec.Command("/bin/sh", "-c", `read nothing; echo "$1" >"$2"`, "sh", strconv.Itoa(before), poolPath)
-	keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	keeper := keep(before, poolPath)
 	hold, err := keeper.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -66,6 +63,14 @@ func Reserve(ctx context.Context, n int) (release func() error, err error) {
 		return nil, errors.Join(err, putBack(keeper, hold))
 	}
 	return release, nil
+}
+
+// keep is a shell of a session of its own that puts a number back when nobody holds its
+// input open any more, also after this process was killed.
+func keep(number int, path string) *exec.Cmd {
+	c := exec.Command("/bin/sh", "-c", `read nothing; echo "$1" >"$2"`, "sh", strconv.Itoa(number), path)
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return c
 }
 
 func putBack(keeper *exec.Cmd, hold io.Closer) error { return errors.Join(hold.Close(), keeper.Wait()) }

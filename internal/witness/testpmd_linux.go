@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,10 +34,18 @@ type Testpmd struct {
 	news chan struct{} // capacity 1
 }
 
-// StartTestpmd starts testpmd in an empty folder, and returns when it asks for the first
-// command. Arguments are those of the environment, options those of testpmd itself. The
-// device is port 0. Observe is that of traps.Options.
-func StartTestpmd(ctx context.Context, p *Parts, card *hwsim.Card, dir string, arguments, options []string, observe func(traps.Access, func(uint64, []byte) bool)) (t *Testpmd, err error) {
+// Run is how testpmd is started.
+type Run struct {
+	Dir       string                                        // an empty folder of the caller's
+	Arguments []string                                      // of DPDK's environment
+	Options   []string                                      // of testpmd itself
+	Observe   func(traps.Access, func(uint64, []byte) bool) // those of traps.Options
+	Pause     func() time.Duration
+}
+
+// StartTestpmd starts testpmd, and returns when it asks for the first command. The device
+// is its port 0.
+func StartTestpmd(ctx context.Context, p *Parts, card *hwsim.Card, r Run) (t *Testpmd, err error) {
 	cores, err := cpus()
 	if err != nil {
 		return nil, err
@@ -50,13 +59,13 @@ func StartTestpmd(ctx context.Context, p *Parts, card *hwsim.Card, dir string, a
 		return nil, errors.Join(err, pty.Close())
 	}
 	args := append([]string{
-		"--lcores", fmt.Sprintf("0@%d,1@%d", cores[0], cores[1]), "--huge-dir", filepath.Join(dir, traps.HugeDir), "--file-prefix", "oxpd",
+		"--lcores", fmt.Sprintf("0@%d,1@%d", cores[0], cores[1]), "--huge-dir", filepath.Join(r.Dir, traps.HugeDir), "--file-prefix", "oxpd",
 		"--no-telemetry", "-a", traps.Address,
-	}, arguments...)
-	args = append(append(args, "--", "-i", "--no-flush-rx", "--rxd=2048", "--txd=512", "--total-num-mbufs=4096"), options...)
+	}, r.Arguments...)
+	args = append(append(args, "--", "-i", "--no-flush-rx", "--rxd=2048", "--txd=512", "--total-num-mbufs=4096"), r.Options...)
 	t = &Testpmd{pty: pty, heard: make(chan struct{}), news: make(chan struct{}, 1)}
 	t.process, err = traps.Start(card, traps.Options{
-		Dir: dir, Command: p.command(args...), CPU: cores[1], Stdin: tty, Output: tty, Observe: observe,
+		Dir: r.Dir, Command: p.command(args...), CPU: cores[1], Stdin: tty, Output: tty, Observe: r.Observe, Pause: r.Pause,
 	})
 	err = errors.Join(err, tty.Close())
 	if t.process == nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
+	"math/rand"
 	"os"
 	"runtime"
 	"slices"
@@ -19,6 +21,8 @@ import (
 )
 
 const (
+	// fetchLimit bounds what comes before, the first time by a download.
+	fetchLimit = 4 * time.Minute
 	// limit ends a testpmd, whatever it does: this driver polls an idle bit without end.
 	limit = 3 * time.Minute
 	// quiet is for how long no frame comes back before those that are missing are lost.
@@ -41,8 +45,10 @@ func unable(t *testing.T, reason string, args ...any) {
 }
 
 // ready sees to all that a testpmd needs.
-func ready(t *testing.T, ctx context.Context) *Parts {
+func ready(t *testing.T) *Parts {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), fetchLimit)
+	defer cancel()
 	switch {
 	case os.Getenv("OXPD_NO_WITNESS") == "1":
 		t.Skip("OXPD_NO_WITNESS=1")
@@ -68,9 +74,9 @@ func ready(t *testing.T, ctx context.Context) *Parts {
 }
 
 // start starts testpmd on a card, unless the kernel does not allow it.
-func start(t *testing.T, ctx context.Context, p *Parts, card *hwsim.Card, dir string, arguments, options []string, observe func(traps.Access, func(uint64, []byte) bool)) *Testpmd {
+func start(t *testing.T, ctx context.Context, p *Parts, card *hwsim.Card, r Run) *Testpmd {
 	t.Helper()
-	pmd, err := StartTestpmd(ctx, p, card, dir, arguments, options, observe)
+	pmd, err := StartTestpmd(ctx, p, card, r)
 	if errors.Is(err, traps.ErrRefused) {
 		unable(t, "%v", err)
 	}
@@ -195,16 +201,17 @@ func TestDPDK(t *testing.T) {
 		quick, all int
 		options    []string
 		commands   []string
-		buffers    uint64 // of a frame with its head, and fragments of it, 1 for none
+		buffers    uint64        // of a frame with its head, and fragments of it, 1 for none
+		pause      time.Duration // at most that long the card works between two accesses, and half the time not at all: nothing of a burst, a part, or several
 	}{
-		{"64 bytes", 64, 50_000, 1_000_000, nil, nil, 1},
+		{"64 bytes", 64, 50_000, 1_000_000, nil, nil, 1, 40 * time.Microsecond},
 		{"9,014 bytes", mtu + 14, 2_000, 100_000, []string{"--disable-device-start", "--max-pkt-len=9200"},
-			[]string{"port config 0 rx_offload scatter on", "port config 0 tx_offload multi_segs on", "port start all"}, 5},
+			[]string{"port config 0 rx_offload scatter on", "port config 0 tx_offload multi_segs on", "port start all"}, 5, 200 * time.Microsecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			parts, dir := ready(t), t.TempDir()
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
-			parts, dir := ready(t, ctx), t.TempDir()
 			n := tt.quick
 			if all() {
 				n = tt.all
@@ -219,7 +226,11 @@ func TestDPDK(t *testing.T) {
 			// testpmd reads the beginning of the capture before it asks for a command.
 			fed := make(chan error, 1)
 			go func() { fed <- errors.Join(feed(in, n, tt.size), in.Close()) }()
-			pmd := start(t, ctx, parts, card, dir, []string{"--vdev", "net_pcap0,rx_pcap=" + inFile + ",tx_pcap=" + outFile}, tt.options, seen.observe)
+			order := rand.New(rand.NewSource(1))
+			pmd := start(t, ctx, parts, card, Run{
+				Dir: dir, Arguments: []string{"--vdev", "net_pcap0,rx_pcap=" + inFile + ",tx_pcap=" + outFile}, Options: tt.options, Observe: seen.observe,
+				Pause: func() time.Duration { return time.Duration(order.Int63n(2) * order.Int63n(int64(tt.pause))) },
+			})
 			commands(t, ctx, pmd, tt.commands...)
 			commands(t, ctx, pmd, "set fwd io", "start")
 			began := time.Now()
@@ -259,12 +270,62 @@ func TestDPDK(t *testing.T) {
 			assert.Equal(t, frames*(size+28), seen.tlen)
 			s := card.RingState(0)
 			assert.EqualValues(t, seen.credited-frames*tt.buffers, s.Credit+int64(s.Held), "each frame takes %d buffers, and nothing else takes any", tt.buffers)
-			path := 0.0
-			for _, r := range []string{"IN_INSTR_DBELL[0]", "IN_CNTS[0]", "OUT_CNTS[0]", "OUT_SLIST_DBELL[0]"} {
-				path += float64(accesses[r].Reads + accesses[r].Writes)
+			t.Logf("%d frames of %d bytes in %v, %d accesses of the packet path", n, tt.size, took.Round(time.Millisecond), path(accesses))
+		})
+	}
+}
+
+// path is how often the registers of the packet path were accessed.
+func path(accesses map[string]hwsim.AccessCount) (n uint64) {
+	for _, r := range []string{"IN_INSTR_DBELL[0]", "IN_CNTS[0]", "OUT_CNTS[0]", "OUT_SLIST_DBELL[0]"} {
+		n += accesses[r].Reads + accesses[r].Writes
+	}
+	return n
+}
+
+// TestRegisterBudget lets bursts go round, as fast as the driver forwards them: it needs
+// five accesses for a burst that it has received and sent, and so many a frame.
+func TestRegisterBudget(t *testing.T) {
+	const setup = 50 // accesses of the same registers before the first burst, and when it ends
+	for _, burst := range []uint64{32, 256} {
+		t.Run(fmt.Sprintf("bursts of %d", burst), func(t *testing.T) {
+			parts, dir := ready(t), t.TempDir()
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			defer cancel()
+			card := hwsim.New(hwsim.Options{Function: hwsim.VF})
+			defer card.Close()
+			const enough = 100_000
+			var seen record
+			round := make(chan struct{})
+			pmd := start(t, ctx, parts, card, Run{Dir: dir, Observe: func(a traps.Access, read func(uint64, []byte) bool) {
+				before := seen.posted
+				seen.observe(a, read)
+				if before < enough && seen.posted >= enough {
+					close(round)
+				}
+			}})
+			commands(t, ctx, pmd, "set fwd io", fmt.Sprintf("set burst %d", burst), "start tx_first")
+			select {
+			case <-round:
+			case <-pmd.Done():
+			case <-ctx.Done():
 			}
-			t.Logf("%d frames of %d bytes in %v; %.4f accesses a frame; irh in host order %d, swapped %d; credit of 0 %d times",
-				n, tt.size, took.Round(time.Millisecond), path/float64(n), seen.orders[1], seen.orders[0], seen.zeroCredit)
+			commands(t, ctx, pmd, "stop")
+			stats, err := pmd.Statistics(ctx, 0)
+			require.NoError(t, err)
+			require.NoError(t, pmd.Close())
+			sent := seen.posted
+			require.GreaterOrEqual(t, sent, uint64(enough))
+			s := card.RingState(0)
+			assert.Equal(t, sent, stats["TX-packets"])
+			assert.Equal(t, sent, s.Packets, "all came back")
+			assert.Equal(t, sent, stats["RX-packets"]+uint64(s.Count), "the driver has them, but for a burst that it was not let fetch any more")
+			assert.Equal(t, stats["TX-bytes"], sent*64)
+			assert.NoError(t, card.CheckConservation())
+			assert.Empty(t, card.Reports())
+			n := path(card.Accesses())
+			assert.LessOrEqual(t, n, 5*(sent+burst-1)/burst+setup)
+			t.Logf("%d frames, %d accesses: %.4f a frame", sent, n, float64(n)/float64(sent))
 		})
 	}
 }

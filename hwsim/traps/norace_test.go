@@ -1,0 +1,5 @@
+//go:build !race
+
+package traps
+
+const raceEnabled = false

@@ -14,14 +14,11 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/internal/board"
-	"oxpd/internal/dma"
 	"oxpd/internal/simdev"
-	"oxpd/lif"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/ring"
 	"oxpd/ring/wire"
-	"oxpd/rpc"
 	"oxpd/rpc/msg"
 )
 
@@ -97,11 +94,9 @@ func drawScene(seed uint64) scene {
 // stage is where a scene is played: a card, the driver, and what came out.
 type stage struct {
 	scene
-	card    *hwsim.Card
-	dev     octep.Device
-	rings   *ring.Rings
-	lifs    *lif.Manager
-	channel *rpc.Channel
+	card *hwsim.Card
+	dev  octep.Device
+	driver
 	pattern *pattern
 
 	mu    sync.Mutex
@@ -181,31 +176,12 @@ func play(t *testing.T, sc scene, p *pattern, free bool) outcome {
 	s := &stage{scene: sc, pattern: p, came: map[int][]string{}, card: hwsim.New(sc.card)}
 	s.dev = simdev.New(s.card)
 	defer s.card.Close()
-	clock := s.card.Clock()
-	ep, err := octep.Open(ctx, s.dev, octep.Config{Clock: clock})
+	var err error
+	s.driver, err = s.plan.bringUp(ctx, s.card, s.dev, s.dev.DMA(), s.card.Clock(), s, s.verdict)
 	require.NoError(t, err)
-	require.NoError(t, ep.WaitReady(ctx))
-	s.rings, err = ring.New(ring.Config{
-		BAR0: s.dev.BAR0(), DMA: s.dev.DMA(), Clock: clock, Sink: s, Verdict: s.verdict, Watermark: sc.plan.rings.watermark,
-		GatherFrames: sc.plan.rings.gather, GatherLarge: sc.plan.rings.large, PacketLevel: sc.plan.rings.level, LevelTime: sc.plan.rings.levelTime,
-	})
-	require.NoError(t, err)
-	require.NoError(t, octep.SetBusMaster(s.dev, true))
-	require.NoError(t, s.rings.Program(ctx))
-	clocks, err := ep.NewHandshake(nil).Run(ctx)
-	require.NoError(t, err)
-	require.NoError(t, s.rings.SetClocks(clocks))
-	fac, err := ep.WaitFacility(ctx, csr.FacRPC)
-	require.NoError(t, err)
-	s.card.Provision()
-	s.channel = rpc.New(fac, fac, nil, clock, nil, rpc.Config{Alloc: func() (*dma.Region, error) { return s.dev.DMA().Alloc("rpc buffer", rpc.BufferBytes, msg.BufferAlign) }})
-	require.NoError(t, s.channel.Configure(ctx))
-	s.lifs = lif.New(lif.Config{Table: s.channel, Clock: clock})
-	for i, p := range board.All() {
+	for _, p := range board.All() {
 		l, ok := s.card.LIF(uint32(p.LIF()))
 		require.True(t, ok)
-		require.NoError(t, s.lifs.Provision(ctx, p, l.MAC))
-		require.NoError(t, s.lifs.SetMTU(ctx, p, sc.mtus[i]))
 		for j := range s.flows {
 			if f := &s.flows[j]; f.port == p && !f.out && !f.foreign {
 				f.dst = l.MAC
@@ -248,9 +224,7 @@ func play(t *testing.T, sc scene, p *pattern, free bool) outcome {
 		s.settle(ctx, t)
 	}
 	o := s.outcome(ctx, t)
-	require.NoError(t, octep.SetBusMaster(s.dev, false))
-	require.NoError(t, s.dev.Close())
-	require.NoError(t, s.rings.Free())
+	require.NoError(t, s.takeDown(s.dev))
 	return o
 }
 

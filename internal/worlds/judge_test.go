@@ -519,7 +519,7 @@ func (w *world) ofDriver() {
 // credit checks what the registers say of rings at rest: every unit of credit is
 // back, but for the batch that the card holds.
 func (w *world) credit() {
-	grant := wire.OQEntries + w.plan.rings.watermark - 16
+	grant := wire.OQEntries + w.plan.conf.watermark - 16
 	bar := w.dev.BAR0()
 	for q := range wire.OQs {
 		bell := bar.Load64(uint32(csr.OutSlistDBell.Queue(q)))

@@ -21,7 +21,7 @@ type plan struct {
 	card   hwsim.Options
 	faults hwsim.Faults // from the first frame to the last
 	chance []string     // the same, by chance (hwsim.ParseInjection); off when the world drains
-	rings  ringPlan
+	conf   ringPlan
 	host   hostPlan
 	flows  []flow
 	mtus   [board.Ports]int // set before the first frame
@@ -302,7 +302,7 @@ func (d drawer) choices() hwsim.Choices {
 }
 
 func (p *plan) drawRings(d drawer) {
-	r := &p.rings
+	r := &p.conf
 	r.watermark = wire.Watermark
 	if d.one(4) {
 		r.watermark = 0x100
@@ -491,7 +491,7 @@ func (p *plan) drawPressure(d drawer) {
 		add(event{kind: evAway, n: d.IntN(p.host.workers), last: d.span(20*time.Microsecond, 8*time.Millisecond)})
 	}
 	for range some(5, 3) {
-		add(event{kind: evCeiling, n: d.IntN(wire.OQs), count: d.from(0, wire.Grant(wire.OQEntries, p.rings.watermark)), last: d.span(20*time.Microsecond, 6*time.Millisecond)})
+		add(event{kind: evCeiling, n: d.IntN(wire.OQs), count: d.from(0, wire.Grant(wire.OQEntries, p.conf.watermark)), last: d.span(20*time.Microsecond, 6*time.Millisecond)})
 	}
 	for range some(8, 2) {
 		add(event{kind: evCable, n: p.flows[d.IntN(len(p.flows))].port.Index, last: d.span(20*time.Microsecond, 4*time.Millisecond)})
@@ -583,7 +583,7 @@ func (p *plan) has(name string) bool {
 func (p *plan) String() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, "  "+format+"\n", args...) }
-	line("watermark %d, gather pool %d + %d, level %d/%v", p.rings.watermark, p.rings.gather, p.rings.large, p.rings.level, p.rings.levelTime)
+	line("watermark %d, gather pool %d + %d, level %d/%v", p.conf.watermark, p.conf.gather, p.conf.large, p.conf.level, p.conf.levelTime)
 	line("host: %s, %+v", styleNames[p.host.style], p.host)
 	line("switch %d, %+v %+v %+v", p.card.SwitchFrame, p.card.Latencies, p.card.Rates, p.card.Queues)
 	line("choices %+v", p.card.Choices)

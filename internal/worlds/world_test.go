@@ -29,12 +29,10 @@ type world struct {
 	books
 	rnd drawer
 
-	card    *hwsim.Card
-	dev     octep.Device
-	rings   *ring.Rings
+	card *hwsim.Card
+	dev  octep.Device
+	driver
 	mem     *memory
-	lifs    *lif.Manager
-	channel *rpc.Channel
 	workers []*worker
 	poster  poster
 
@@ -140,40 +138,91 @@ func (w *world) must(what string, err error) {
 	}
 }
 
-// build brings the card up as the daemon does: rings before the handshake, LIFs by
-// rpc. Links are there at once, without NetAgent.
+// driver is what runs on a card.
+type driver struct {
+	rings   *ring.Rings
+	channel *rpc.Channel
+	lifs    *lif.Manager
+}
+
+// bringUp brings a card up as the daemon does: rings before the handshake, LIFs by rpc.
+// Links are there at once, without NetAgent. control is the control plane's clock, once
+// the handshake is over.
+func (p *plan) bringUp(ctx context.Context, card *hwsim.Card, dev octep.Device, mem dma.Provider, control rpc.Clock, sink ring.Sink, verdict ring.VerdictFunc) (d driver, err error) {
+	clock := card.Clock()
+	ep, err := octep.Open(ctx, dev, octep.Config{Clock: clock})
+	if err != nil {
+		return d, err
+	}
+	if err = ep.WaitReady(ctx); err != nil {
+		return d, err
+	}
+	d.rings, err = ring.New(ring.Config{
+		BAR0: dev.BAR0(), DMA: mem, Clock: clock, Sink: sink, Verdict: verdict, Watermark: p.conf.watermark,
+		GatherFrames: p.conf.gather, GatherLarge: p.conf.large, PacketLevel: p.conf.level, LevelTime: p.conf.levelTime,
+	})
+	if err != nil {
+		return d, err
+	}
+	if err = octep.SetBusMaster(dev, true); err != nil {
+		return d, err
+	}
+	if err = d.rings.Program(ctx); err != nil {
+		return d, err
+	}
+	clocks, err := ep.NewHandshake(nil).Run(ctx)
+	if err != nil {
+		return d, err
+	}
+	if err = d.rings.SetClocks(clocks); err != nil {
+		return d, err
+	}
+	fac, err := ep.WaitFacility(ctx, csr.FacRPC)
+	if err != nil {
+		return d, err
+	}
+	card.Provision()
+	alloc := func() (*dma.Region, error) { return mem.Alloc("rpc buffer", rpc.BufferBytes, msg.BufferAlign) }
+	d.channel = rpc.New(fac, fac, nil, control, nil, rpc.Config{Alloc: alloc})
+	if err = d.channel.Configure(ctx); err != nil {
+		return d, err
+	}
+	d.lifs = lif.New(lif.Config{Table: d.channel, Clock: control})
+	for i, x := range board.All() {
+		l, _ := card.LIF(uint32(x.LIF()))
+		if err = d.lifs.Provision(ctx, x, l.MAC); err != nil {
+			return d, err
+		}
+		if err = d.lifs.SetMTU(ctx, x, p.mtus[i]); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// takeDown takes the memory back from the card.
+func (d *driver) takeDown(dev octep.Device) error {
+	if err := octep.SetBusMaster(dev, false); err != nil {
+		return err
+	}
+	if err := dev.Close(); err != nil {
+		return err
+	}
+	return d.rings.Free()
+}
+
+// build makes the world.
 func (w *world) build(r *reuse) {
-	ctx := context.Background()
 	w.plan.card.Windows = r.windows
 	w.card = hwsim.New(w.plan.card)
 	w.dev = simdev.New(w.card)
 	w.mem = newMemory(w.card, r)
-	clock := w.card.Clock()
-	ep, err := octep.Open(ctx, w.dev, octep.Config{Clock: clock})
-	w.must("open", err)
-	w.must("wait for the card", ep.WaitReady(ctx))
-	w.rings, err = ring.New(ring.Config{
-		BAR0: w.dev.BAR0(), DMA: w.mem, Clock: clock, Sink: w, Verdict: w.verdict, Watermark: w.plan.rings.watermark,
-		GatherFrames: w.plan.rings.gather, GatherLarge: w.plan.rings.large, PacketLevel: w.plan.rings.level, LevelTime: w.plan.rings.levelTime,
-	})
-	w.must("allocate rings", err)
-	w.must("switch bus mastering on", octep.SetBusMaster(w.dev, true))
-	w.must("program rings", w.rings.Program(ctx))
-	clocks, err := ep.NewHandshake(nil).Run(ctx)
-	w.must("handshake", err)
-	w.must("levels", w.rings.SetClocks(clocks))
-	fac, err := ep.WaitFacility(ctx, csr.FacRPC)
-	w.must("wait for rpc", err)
-	w.card.Provision()
-	alloc := func() (*dma.Region, error) { return w.mem.Alloc("rpc buffer", rpc.BufferBytes, msg.BufferAlign) }
-	w.channel = rpc.New(fac, fac, nil, patient{w}, nil, rpc.Config{Alloc: alloc})
-	w.must("configure rpc", w.channel.Configure(ctx))
-	w.lifs = lif.New(lif.Config{Table: w.channel, Clock: patient{w}})
+	var err error
+	w.driver, err = w.plan.bringUp(context.Background(), w.card, w.dev, w.mem, patient{w}, w, w.verdict)
+	w.must("bring up", err)
 	for _, p := range board.All() {
 		l, _ := w.card.LIF(uint32(p.LIF()))
 		w.macs[p.Index] = l.MAC
-		w.must("provision", w.lifs.Provision(ctx, p, l.MAC))
-		w.must("set mtu", w.lifs.SetMTU(ctx, p, w.plan.mtus[p.Index]))
 		w.card.Wire(uint16(p.Tag)).SetReceiver(func(b []byte) { w.left(p, b) })
 	}
 }
@@ -322,7 +371,7 @@ func (w *world) happen(e event) {
 		w.short(e.n, 1)
 		w.rings.SetCeiling(e.n, e.count)
 		w.after(e.last, func() {
-			w.rings.SetCeiling(e.n, wire.Grant(wire.OQEntries, w.plan.rings.watermark))
+			w.rings.SetCeiling(e.n, wire.Grant(wire.OQEntries, w.plan.conf.watermark))
 			w.short(e.n, -1)
 		})
 	case evCable:
@@ -556,8 +605,6 @@ func (w *world) drain() {
 
 // end takes the memory back from the card.
 func (w *world) end() {
-	w.must("switch bus mastering off", octep.SetBusMaster(w.dev, false))
-	w.must("close", w.dev.Close())
-	w.must("free", w.rings.Free())
+	w.must("take down", w.takeDown(w.dev))
 	w.card.Close()
 }

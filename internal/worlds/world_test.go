@@ -585,10 +585,10 @@ func (p *poster) fill(f *flow, n int) (took int) {
 }
 
 // drain ends all that is under way: faults off but those that act all along, nothing
-// new, the host goes on serving.
+// new, the host goes on serving, and time passes in larger steps.
 func (w *world) drain() {
 	w.byChance(false)
-	w.host.bound, w.host.pause = wire.OQEntries, min(w.host.pause, 50*time.Microsecond)
+	w.host.bound, w.host.pause, w.host.grain = wire.OQEntries, 100*time.Microsecond, 100*time.Microsecond
 	quiet := func() bool {
 		return len(w.held) == 0 && !w.control && !w.poster.busy && w.pending == 0 && w.card.Quiesced()
 	}

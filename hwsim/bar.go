@@ -2,6 +2,7 @@ package hwsim
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"oxpd/octep/csr"
 )
@@ -56,6 +57,14 @@ func (c *Card) Store(bar int, off uint64, width int, v uint64) {
 	c.leave()
 }
 
+// placeOf names what lies at an offset of a BAR: the register, where there is one.
+func placeOf(bar int, off uint64) string {
+	if bar == 0 && off < csr.BAR0Size {
+		return csr.Name(uint32(off))
+	}
+	return fmt.Sprintf("BAR%d+%#x", bar, off)
+}
+
 func (c *Card) accessOK(what string, bar int, off uint64, width int) bool {
 	c.chance(perAccess)
 	if c.acts(fltGone, c.faults.Gone) || c.gone() {
@@ -63,11 +72,11 @@ func (c *Card) accessOK(what string, bar int, off uint64, width int) bool {
 	}
 	size := c.BARSize(bar)
 	if width != 4 && width != 8 || off%uint64(width) != 0 || off+uint64(width) > size {
-		c.report(ReportBadWidth, "%s of %d bytes at BAR%d+%#x", what, width, bar, off)
+		c.report(ReportBadWidth, "%s of %d bytes at %s", what, width, placeOf(bar, off))
 		return false
 	}
 	if !c.cfg.memory() {
-		c.report(ReportDecodeOff, "%s of %d bytes at BAR%d+%#x", what, width, bar, off)
+		c.report(ReportDecodeOff, "%s of %d bytes at %s", what, width, placeOf(bar, off))
 		return false
 	}
 	return c.cfg.assigned(bar)
@@ -166,7 +175,7 @@ func (c *Card) load0(off uint32, width int) uint64 {
 	v, ok := c.loadReg(off&^7, width)
 	if !ok {
 		c.acc.area[areaBAR0].load(width)
-		c.report(ReportUnmappedBAR, "load of %d bytes at BAR0+%#x", width, off)
+		c.report(ReportUnmappedBAR, "load of %d bytes at %s", width, placeOf(0, uint64(off)))
 		return 0
 	}
 	if width == 4 {
@@ -241,7 +250,7 @@ func (c *Card) store0(off uint32, width int, v uint64) {
 		return
 	}
 	c.acc.area[areaBAR0].store(width)
-	c.report(ReportUnmappedBAR, "store of %d bytes at BAR0+%#x", width, off)
+	c.report(ReportUnmappedBAR, "store of %d bytes at %s", width, placeOf(0, uint64(off)))
 }
 
 // merge puts a 32-bit store into its half of a register.

@@ -208,7 +208,7 @@ func (c *Card) ConfigWrite(off, width int, v uint32) {
 				flr = b&(devCtlFLR>>8) != 0
 			case cfgSRIOV + 0x08:
 				if b&sriovCtlEnable != 0 && !c.cfg.vf {
-					c.report(ReportSRIOV, "VF enable written; virtual functions are not modelled")
+					c.report(ReportSRIOV, "SR-IOV control at %#x: VF enable written; virtual functions are not modelled", cfgSRIOV+0x08)
 				}
 			}
 		}

@@ -153,7 +153,7 @@ func (c *Card) dmaAccess(what string, bus uint64, n int, write bool, fn func(m [
 		why = c.dma.refused(bus, n, write)
 	}
 	if why != "" {
-		c.report(why, "%s of %d bytes at %#x", what, n, bus)
+		c.report(why, "%s of %d bytes at %#x%s", what, n, bus, toldBy(what))
 		return false
 	}
 	for i, at := c.dma.find(bus), 0; at < n; i++ {
@@ -162,7 +162,7 @@ func (c *Card) dmaAccess(what string, bus uint64, n int, write bool, fn func(m [
 		m := r.Mem[off:min(uint64(len(r.Mem)), off+uint64(n-at))]
 		if r.Foreign {
 			if !survives(fn, m, at) {
-				c.report(ReportDMALost, "%s of %d bytes at %#x", what, n, bus)
+				c.report(ReportDMALost, "%s of %d bytes at %#x%s", what, n, bus, toldBy(what))
 				return false
 			}
 		} else {
@@ -171,6 +171,17 @@ func (c *Card) dmaAccess(what string, bus uint64, n int, write bool, fn func(m [
 		at += len(m)
 	}
 	return true
+}
+
+// toldBy says which register a ring's address came by.
+func toldBy(what string) string {
+	switch what {
+	case "instruction fetch":
+		return ", from IN_INSTR_BADDR"
+	case "list fetch":
+		return ", from OUT_SLIST_BADDR"
+	}
+	return ""
 }
 
 // survives calls fn and tells whether the memory was there: a file that somebody

@@ -88,9 +88,9 @@ func (c *Card) inDoorbell(r *ring, n uint32) {
 	r.in.total += uint64(n)
 	if n != 0 {
 		if size := c.inWhere(r).size; uint64(r.in.posted) >= max(size, 1) {
-			c.report(ReportINOverrun, "ring %d: %d instructions posted and not fetched, the ring has %d and one stays empty", r.q, r.in.posted, size)
+			c.report(ReportINOverrun, "%s: %d instructions posted and not fetched, the ring has %d and one stays empty", csr.InInstrDBell.Queue(r.q), r.in.posted, size)
 		} else if out := r.in.total - r.in.finished; out > size {
-			c.report(ReportINSlotReuse, "ring %d: %d instructions posted and not finished in a ring of %d", r.q, out, size)
+			c.report(ReportINSlotReuse, "%s: %d instructions posted and not finished in a ring of %d", csr.InInstrDBell.Queue(r.q), out, size)
 		}
 	}
 	c.kickIn(r, c.storeAt())

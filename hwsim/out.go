@@ -112,7 +112,7 @@ func (c *Card) outDoorbell(r *ring, n uint32) {
 	}
 	c.traceLevel(UnitDescriptor, r.q, WhatCredit, o.credit)
 	if limit := int64(c.outWhere(r).size) + int64(c.o.Watermark) - wire.FetchBatch; o.enabled && o.credit > limit && add > 0 {
-		c.report(ReportCreditAbove, "ring %d: credit %d, the grant is %d", r.q, o.credit, limit)
+		c.report(ReportCreditAbove, "%s: credit %d, the grant is %d", csr.OutSlistDBell.Queue(r.q), o.credit, limit)
 	}
 	c.kickOut(r)
 }
@@ -258,7 +258,7 @@ func (c *Card) toHost(q int, p *packet, at uint64) {
 	r := &c.rings[q]
 	n := c.buffers(r, p)
 	if n == 0 {
-		c.report(ReportBSize, "ring %d", q)
+		c.report(ReportBSize, "%s: BSIZE is 0", csr.OutControl.Queue(q))
 	}
 	switch {
 	case r.out.queue.len() >= c.o.Queues.OutRing:

@@ -42,12 +42,27 @@ const (
 	ReportSwitchMap      = "switch-vlan-map"       // register 6 was written: it keeps panel ports apart
 	ReportSwitchUplink   = "switch-uplink-control" // register 4 of port 0 was written
 	ReportSwitchGlobal   = "switch-global"         // a register of Global1 or Global2 was written, other than the PHY pair
+
+	ReportHandshakeVFs    = "handshake-vfs"     // F5: the info word promises virtual functions
+	ReportHandshakeAgain  = "handshake-again"   // F4: a store to the handshake register after the handshake
+	ReportHandshakeInfo   = "handshake-info"    // an info word that promises no rings, or another mode
+	ReportRPCDoorbell     = "rpc-doorbell"      // the doorbell of a high ring
+	ReportRPCConfig       = "rpc-config"        // a configuration that the target does not acknowledge
+	ReportRPCLivelock     = "rpc-livelock"      // one doorbell and no high ring
+	ReportRPCPosted       = "rpc-posted"        // more posted than the ring has descriptors
+	ReportRPCCommand      = "rpc-command"       // a command that this model does not run
+	ReportRPCCommandZero  = "rpc-command-0"     // every offloaded flow is invalid; a wiped buffer reads so
+	ReportRPCCounterClear = "rpc-counter-clear" // the host cleared counters
+	ReportRPCTableFlags   = "rpc-table-flags"   // a table read with flags, one of which clears
+	ReportNWALength       = "nwa-length"        // a request that is too short or too long
+	ReportNWAFEC          = "nwa-fec"           // F15: attribute 0x0b
+	ReportNWAState        = "nwa-state"         // a state that stops or starts transmit queues
 )
 
 // Report is one misuse of the card by a driver, or one access that the card had
 // to give up.
 type Report struct {
-	Name  string // one of the Report constants, or a name of the coprocessor's software
+	Name  string // one of the Report constants
 	Cycle uint64
 	Text  string // register, address, values
 }

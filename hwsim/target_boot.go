@@ -205,7 +205,7 @@ func (t *target) faultsChanged() {
 func (t *target) launch() {
 	info := t.hs.info
 	if vfs := csr.InfoNumVFs.Get(info); vfs != 0 {
-		t.c.report("handshake-vfs", "info word %#x promises %d VFs and none exists: the fast path will die", info, vfs)
+		t.c.report(ReportHandshakeVFs, "%s: info word %#x promises %d VFs and none exists: the fast path will die", csr.SLIScratch, info, vfs)
 		t.after(t.tl.Crash, t.crash)
 	}
 	t.after(t.tl.FastPath, t.openHostPort)
@@ -257,7 +257,7 @@ func (t *target) killFastPath() {
 func (t *target) doorbell(spi uint32) {
 	switch {
 	case spi < spiFirst || spi >= spiRPC+spiRPCBells:
-		t.c.report(ReportUnknownSPI, "SPI %d is no facility's", spi)
+		t.c.report(ReportUnknownSPI, "BAR2+%#x = %d: no facility's", gicdSetSPI, spi)
 	case spi >= spiRPC:
 		t.rpcDoorbell(spi - spiRPC)
 	case spi == spiFirst+csr.FacNWA:

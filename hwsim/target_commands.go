@@ -25,7 +25,7 @@ func isTableRead(c msg.Command) bool { return c >= msg.CmdLIFRead && c <= msg.Cm
 func (t *target) command(cmd msg.Command, payload []byte, room int) (msg.RC, []byte) {
 	switch {
 	case cmd == msg.CmdFWStateRevSet:
-		t.c.report("rpc-command-0", "FW_STATE_REV_SET: every offloaded flow is invalid; a wiped buffer reads so")
+		t.c.report(ReportRPCCommandZero, "FW_STATE_REV_SET: every offloaded flow is invalid; a wiped buffer reads so")
 		return msg.RCOK, nil
 	case cmd == msg.CmdFWCfgParamsSet:
 		if len(payload) < paramsSize {
@@ -52,7 +52,7 @@ func (t *target) command(cmd msg.Command, payload []byte, room int) (msg.RC, []b
 	case isTableRead(cmd):
 		return t.tableRead(cmd, payload, room)
 	case cmd >= cmdClearFirst && cmd < msg.CmdMax:
-		t.c.report("rpc-counter-clear", "%v: the host cleared counters", cmd)
+		t.c.report(ReportRPCCounterClear, "%v: the host cleared counters", cmd)
 		switch cmd - cmdClearFirst {
 		case 1:
 			t.c.cnt = [msg.CountersSys]uint64{}
@@ -61,7 +61,7 @@ func (t *target) command(cmd msg.Command, payload []byte, room int) (msg.RC, []b
 		}
 		return msg.RCOK, nil
 	}
-	t.c.report("rpc-command", "%v is not answered by this model", cmd)
+	t.c.report(ReportRPCCommand, "%v is not answered by this model", cmd)
 	return rpcTransEIN, nil
 }
 
@@ -104,7 +104,7 @@ func (t *target) tableRead(cmd msg.Command, payload []byte, room int) (msg.RC, [
 		return msg.RCRefused, nil
 	}
 	if r.Flags != 0 {
-		t.c.report("rpc-table-flags", "%v with flags %#x: one of them clears", cmd, r.Flags)
+		t.c.report(ReportRPCTableFlags, "%v with flags %#x: one of them clears", cmd, r.Flags)
 	}
 	n := int(r.Num)
 	if r.End < r.Start {

@@ -44,7 +44,7 @@ func (t *target) scratchWritten() {
 	case hsWaitInfo, hsWaitDone:
 		t.after(t.tl.Spin, t.spin)
 	case hsDone:
-		t.c.report("handshake-again", "%#x written after the handshake: no answer, started-port bitmap lost", v)
+		t.c.report(ReportHandshakeAgain, "%s = %#x after the handshake: no answer, started-port bitmap lost", csr.SLIScratch, v)
 	}
 }
 
@@ -92,7 +92,7 @@ func (t *target) spin() {
 		if csr.InfoRPPF.Get(t.hs.info) == 0 || csr.InfoAppMode.Get(t.hs.info) != csr.AppModeNIC {
 			// A promise of no rings: what the launcher makes of it is not on record.
 			// Here it never opens a host port.
-			t.c.report("handshake-info", "info word %#x promises no rings or another mode", t.hs.info)
+			t.c.report(ReportHandshakeInfo, "%s: info word %#x promises no rings or another mode", csr.SLIScratch, t.hs.info)
 			return
 		}
 		t.launch()

@@ -97,7 +97,7 @@ func (t *target) agentLook() {
 	case a.state == agentIdle && turn == msg.TurnRequest:
 		n := le.Uint32(w[msg.NWAReqLen:])
 		if n < msg.NWAReqSize || n > msg.NWAMaxReqLen {
-			t.c.report("nwa-length", "request of %d bytes", n)
+			t.c.report(ReportNWALength, "request of %d bytes", n)
 			n = msg.NWAReqSize
 		}
 		t.agentTake(int(n))
@@ -178,7 +178,7 @@ func (t *target) agentRun(r *msg.NWARequestMsg) (payload []byte, ok bool) {
 		return nil, true // answered; what it says is not on record
 	case msg.OpSet, msg.OpGet:
 		if msg.Attr(r.Sub) == msg.AttrFEC {
-			t.c.report("nwa-fec", "attribute 0x0b: NetAgent is dead until the coprocessor restarts")
+			t.c.report(ReportNWAFEC, "attribute 0x0b: NetAgent is dead until the coprocessor restarts")
 			t.agent.dead = true
 			return nil, false
 		}
@@ -226,7 +226,7 @@ func (t *target) attrSet(p *portState, a msg.Attr, payload [2]uint32) bool {
 			t.setAdmin(p, payload[0] == 1)
 		default:
 			// 2 and 3 stop and start transmit queues.
-			t.c.report("nwa-state", "state %d of port %v", payload[0], p.tag)
+			t.c.report(ReportNWAState, "state %d of port %v", payload[0], p.tag)
 		}
 	case msg.AttrMTU:
 		p.mtu = payload[0]

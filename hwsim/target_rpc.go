@@ -93,7 +93,7 @@ func (t *target) rpcDoorbell(i uint32) {
 	if i != 0 {
 		// Nothing behind the doorbells of the high rings is modelled beyond their
 		// declaration.
-		t.c.report("rpc-doorbell", "doorbell %d of rpc belongs to a high ring", i)
+		t.c.report(ReportRPCDoorbell, "doorbell %d of rpc belongs to a high ring", i)
 		return
 	}
 	t.after(t.tl.RPCDoorbell, t.rpcLook)
@@ -142,7 +142,7 @@ func (t *target) rpcConfigure() {
 		}
 		r.configuring = false
 		if !ok {
-			t.c.report("rpc-config", "config %#x, doorbell index %d, shared %d, %d descriptors at %#x: not acknowledged",
+			t.c.report(ReportRPCConfig, "config %#x, doorbell index %d, shared %d, %d descriptors at %#x: not acknowledged",
 				word.Word(), low[msg.RingDoorbell], low[msg.RingShared], count, off)
 			return
 		}
@@ -150,7 +150,7 @@ func (t *target) rpcConfigure() {
 		r.cached = le.Uint64(w)
 		r.descOff, r.descCount, r.ready = off, count, count != 0
 		if livelock {
-			t.c.report("rpc-livelock", "one doorbell and no high ring: the target will hang after one command")
+			t.c.report(ReportRPCLivelock, "one doorbell and no high ring: the target will hang after one command")
 			r.livelock = true
 		}
 	})
@@ -171,7 +171,7 @@ func (t *target) rpcKick() {
 		if le.Uint64(t.rpcWindow()) != r.cached {
 			return // the rings are being declared anew
 		}
-		t.c.report("rpc-posted", "posted %d with done %d on a ring of %d", posted, done, r.descCount)
+		t.c.report(ReportRPCPosted, "posted %d with done %d on a ring of %d", posted, done, r.descCount)
 		return
 	}
 	r.busy = true

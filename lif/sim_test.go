@@ -13,6 +13,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/dma"
 	"oxpd/internal/simdev"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/lif"
 	"oxpd/octep"
 	"oxpd/octep/csr"
@@ -39,6 +40,7 @@ func newSim(t *testing.T, o hwsim.Options) *sim {
 	}
 	card := hwsim.New(o)
 	dev := simdev.New(card)
+	simtest.Guard(t, card)
 	t.Cleanup(func() {
 		require.NoError(t, dev.Close())
 		card.Close()

@@ -9,6 +9,7 @@ import (
 
 	"oxpd/hwsim"
 	"oxpd/internal/mmio"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 )
@@ -23,6 +24,7 @@ func TestBooted(t *testing.T) {
 		change  func(b *simBench)
 		err     error // nil: booted
 		witness string
+		report  string // that the test provokes
 	}{
 		{name: "boots", at: time.Millisecond, err: octep.ErrBooting, witness: "SDP_SCRATCH"},
 		{name: "endpoint driver is up", at: time.Second},
@@ -34,7 +36,7 @@ func TestBooted(t *testing.T) {
 		{name: "another driver's note", at: time.Second, change: func(b *simBench) {
 			b.card.Store(0, uint64(csr.SDPScratch), 8, csr.ScratchQueuesUp)
 		}, err: octep.ErrBooting, witness: "SDP_SCRATCH"},
-		{name: "is being reset", at: time.Second, change: func(b *simBench) { b.card.Reboot() }, err: mmio.ErrGone},
+		{name: "is being reset", at: time.Second, change: func(b *simBench) { b.card.Reboot() }, err: mmio.ErrGone, report: hwsim.ReportDecodeOff},
 		{name: "card gone", at: time.Second, change: func(b *simBench) { b.card.Kill() }, err: mmio.ErrGone},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -45,6 +47,9 @@ func TestBooted(t *testing.T) {
 			}
 			b.card.ResetAccesses()
 			err := b.e.Booted()
+			if tc.report != "" {
+				simtest.Expect(t, b.card, tc.report)
+			}
 			if tc.err == nil {
 				require.NoError(t, err)
 			} else {

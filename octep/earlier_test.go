@@ -11,6 +11,7 @@ import (
 	"oxpd/hwsim"
 	"oxpd/internal/mmio"
 	"oxpd/internal/simdev"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 )
@@ -56,6 +57,7 @@ func TestCheckFresh(t *testing.T) {
 		{name: "fast path runs and the register was overwritten with 0", at: time.Second, err: octep.ErrEarlierRun, witness: "the fast path runs", earlier: func(b *simBench) {
 			b.card.Provision()
 			scratch(0)(b)
+			simtest.Expect(b.t, b.card, hwsim.ReportHandshakeAgain)
 		}},
 		{name: "card gone", earlier: func(b *simBench) { b.card.Kill() }, err: mmio.ErrGone},
 	} {

@@ -12,6 +12,7 @@ import (
 	"oxpd/hwsim"
 	"oxpd/internal/mmio"
 	"oxpd/internal/simdev"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 )
@@ -19,6 +20,7 @@ import (
 // The endpoint on the simulated card in stepped time: times are the card's.
 
 type simBench struct {
+	t    *testing.T
 	card *hwsim.Card
 	dev  octep.Device
 	e    *octep.Endpoint
@@ -30,13 +32,14 @@ func open(t *testing.T, o hwsim.Options, cfg octep.Config, faults func(*hwsim.Fa
 	if faults != nil {
 		card.Faults(faults)
 	}
-	b := &simBench{card: card, dev: simdev.New(card)}
+	b := &simBench{t: t, card: card, dev: simdev.New(card)}
 	if cfg.Clock == nil {
 		cfg.Clock = card.Clock()
 	}
 	var err error
 	b.e, err = octep.Open(context.Background(), b.dev, cfg)
 	require.NoError(t, err)
+	simtest.Guard(t, card)
 	return b
 }
 
@@ -171,7 +174,7 @@ func stepped(t *testing.T) (*simBench, *steps) {
 	require.NoError(t, err)
 	require.NoError(t, e.WaitReady(context.Background()))
 	s.n = 0
-	return &simBench{card, s, e}, s
+	return &simBench{t, card, s, e}, s
 }
 
 // Never possible: a handshake abandoned. A context that ends at any step, as SIGTERM

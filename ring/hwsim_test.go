@@ -17,6 +17,7 @@ import (
 	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
 	"oxpd/internal/simdev"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/ring/wire"
@@ -110,9 +111,7 @@ func (b *bench) close() {
 		b.drain()
 		b.check()
 	}
-	for _, r := range b.card.Reports() {
-		assert.Contains(b.t, b.want, r.Name, "%s", r)
-	}
+	simtest.Clean(b.t, b.card, b.want...)
 	assert.NoError(b.t, octep.SetBusMaster(b.dev, false))
 	assert.NoError(b.t, b.dev.Close())
 	assert.NoError(b.t, b.rings.Free())

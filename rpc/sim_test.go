@@ -17,6 +17,7 @@ import (
 	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
 	"oxpd/internal/simdev"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/rpc"
@@ -44,6 +45,7 @@ func newSim(t *testing.T, o hwsim.Options) *sim {
 	}
 	s := &sim{Card: hwsim.New(o)}
 	s.dev = simdev.New(s.Card)
+	simtest.Guard(t, s.Card)
 	t.Cleanup(func() {
 		require.NoError(t, s.dev.Close())
 		s.Close()
@@ -62,7 +64,7 @@ func newSim(t *testing.T, o hwsim.Options) *sim {
 // quiet fails the test on any misuse that the card reports.
 func (s *sim) quiet(t *testing.T) {
 	t.Helper()
-	require.Empty(t, s.Reports())
+	simtest.Clean(t, s.Card)
 }
 
 func (s *sim) buffer() (*dma.Region, error) {
@@ -129,6 +131,7 @@ func TestSimTableReads(t *testing.T) {
 	var ports [msg.CountersPort][msg.CountersPortStride]uint64
 	require.NoError(t, c.PortCounters(bg, &ports))
 	require.Equal(t, uint64(1), ports[msg.CounterPortRX][1], "PortF1 is the fast path's port 1")
+	simtest.Expect(t, s.Card, hwsim.ReportBSize) // nobody has programmed the rings that it goes to
 }
 
 //oxpd:fault R28 behaviour

@@ -185,8 +185,8 @@ func (a *app) serve(ctx context.Context, path string, shown hwsim.Function, sim 
 	}
 }
 
-// tell logs at the end what was done to the card: what is done once in a boot, and what
-// must not be done to one, each kind once.
+// tell logs at the end what was done to the card that is done once in a boot. What must
+// not be done to one at all is told by the board.
 func tell(card *hwsim.Card, log *slog.Logger) {
 	offers, bases := 0, uint64(0)
 	for _, w := range card.HandshakeWrites() {
@@ -200,13 +200,6 @@ func tell(card *hwsim.Card, log *slog.Logger) {
 		}
 	}
 	log.Info("card ends", "handshakes", offers, "base_writes", bases)
-	said := map[string]bool{}
-	for _, r := range card.Reports() {
-		if !said[r.Name] {
-			said[r.Name] = true
-			log.Warn("misuse of the card", "what", r.Name, "times", card.ReportCount(r.Name), "first", r.Text)
-		}
-	}
 }
 
 // unwired are the ports that nothing hangs at; a cable hangs at both of its ends.

@@ -70,12 +70,13 @@ var rules = map[string][]string{
 	"switchcfg/console": append([]string{"internal/clock", "internal/sys", sysUnix}, layouts...),
 	"internal/port":     append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 
-	"hwsim":           append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's
-	"hwsim/a64":       {},
-	"hwsim/console":   append([]string{"hwsim", "hwsim/a64", "internal/sys", sysUnix}, layouts...),
-	"hwsim/vfiouser":  append([]string{"hwsim", sysUnix}, layouts...),
-	"hwsim/traps":     {"hwsim", "internal/sys", sysUnix},
-	"internal/simdev": append([]string{"hwsim", "octep"}, below...),
+	"hwsim":                   append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's
+	"hwsim/a64":               {},
+	"hwsim/console":           append([]string{"hwsim", "hwsim/a64", "internal/sys", sysUnix}, layouts...),
+	"hwsim/vfiouser":          append([]string{"hwsim", sysUnix}, layouts...),
+	"hwsim/traps":             {"hwsim", "internal/sys", sysUnix},
+	"internal/simdev/simtest": append([]string{"hwsim"}, layouts...),
+	"internal/simdev":         append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,
 	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),

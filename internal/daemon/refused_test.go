@@ -19,6 +19,7 @@ import (
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/daemon/simcard"
 	"oxpd/internal/dma"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 )
@@ -86,7 +87,7 @@ func TestRefusedDeviceLeavesNothing(t *testing.T) {
 				assert.ErrorContains(t, err, tc.want)
 				assert.Zero(t, card.ConfigRead(csr.CfgCommand, 2)&csr.CfgCommandBusMaster, "bus mastering")
 				assert.Empty(t, memory.names(), "regions")
-				assert.Empty(t, card.Reports(), "misuse of the card")
+				simtest.Clean(t, card)
 				assert.NoFileExists(t, cfg.Socket)
 			}
 			refuse("first", spaces[0]) // what the runtime opens once

@@ -254,6 +254,18 @@ func (l *lab) oxpdWithin(ctx context.Context, limit time.Duration, args ...strin
 	return nil
 }
 
+// misuse is an error for what the daemon's log says in the end that its card had to
+// report, except that it had to reach memory after that was turned off: frames may be on
+// their way.
+func (l *lab) misuse() error {
+	for _, line := range strings.Split(l.log.text(), "\n") {
+		if strings.Contains(line, "misuse of the card") && !strings.Contains(line, "what=dma-bus-master-off") {
+			return errors.New(line)
+		}
+	}
+	return nil
+}
+
 // close stops the daemon and lets go of everything. Safe on a half-made lab.
 func (l *lab) close() error {
 	var errs []error
@@ -266,6 +278,7 @@ func (l *lab) close() error {
 			_ = l.child.Process.Kill()
 			<-l.exited
 		}
+		errs = append(errs, l.misuse())
 	}
 	for _, n := range []*netlab.NS{l.host, l.far, l.apart} {
 		if n != nil {

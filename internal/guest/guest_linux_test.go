@@ -142,7 +142,7 @@ func reports(t *testing.T, card *hwsim.Card, iommu bool) {
 	}
 	if iommu {
 		provoked[hwsim.ReportInstruction] = "tlen 0 is below"
-		provoked[hwsim.ReportDMAOutside] = "instruction fetch of 64 bytes at 0x76543000, instruction fetch of 64 bytes at 0x100000, read of 0 bytes at 0x0"
+		provoked[hwsim.ReportDMAOutside] = "instruction fetch of 64 bytes at 0x76543000, from IN_INSTR_BADDR, instruction fetch of 64 bytes at 0x100000, from IN_INSTR_BADDR, read of 0 bytes at 0x0"
 		all := fmt.Sprint(card.Reports())
 		assert.Contains(t, all, "instruction fetch of 64 bytes at 0x76543000", "an address that was never mapped")
 		assert.Contains(t, all, "instruction fetch of 64 bytes at 0x100000", "one that was, and is not any more")

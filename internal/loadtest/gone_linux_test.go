@@ -14,6 +14,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/netlab"
+	"oxpd/internal/simdev/simtest"
 )
 
 // TestCardLostUnderLoad: connections that were open when the card was lost, twice, go
@@ -82,7 +83,7 @@ func TestCardLostUnderLoad(t *testing.T) {
 	for name, ns := range map[string]*netlab.NS{"host": l.host, "far": l.far} {
 		assert.Zero(t, checksumErrors(t, ns), "checksum errors of the %s kernel", name)
 	}
-	assert.Empty(t, l.card.Reports(), "misuse of the card")
+	simtest.Clean(t, l.card)
 	assert.Equal(t, losses, strings.Count(l.log.String(), "card is lost and waited for"), "said once each time")
 	m, err := l.client.MTU(l.ctx, f1.Name)
 	require.NoError(t, err)

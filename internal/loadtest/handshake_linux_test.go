@@ -15,6 +15,7 @@ import (
 	"oxpd/hwsim"
 	"oxpd/hwsim/vfiouser"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/internal/sys"
 	"oxpd/octep"
 	"oxpd/octep/csr"
@@ -74,7 +75,7 @@ func TestKilledInTheHandshake(t *testing.T) {
 				}
 			}
 			assert.Equal(t, 1, answers)
-			assert.Empty(t, card.Reports())
+			simtest.Clean(t, card)
 		})
 	}
 }
@@ -99,7 +100,7 @@ func TestNeverAHandshakeAbandonedOnSIGTERM(t *testing.T) {
 				assert.EqualValues(t, csr.HandshakeCompleted, last, "finished, or withdrawn")
 			}
 			s.wait("the target", func() bool { return card.Load(0, uint64(csr.SLIScratch), 8) <= 1 })
-			assert.Empty(t, card.Reports())
+			simtest.Clean(t, card)
 		})
 	}
 }
@@ -132,5 +133,5 @@ func TestInterfaceIsSetWhileNobodyWatches(t *testing.T) {
 			return err == nil && st.Ports[p.Index].Admin == map[bool]string{true: "UP", false: "DOWN"}[up]
 		})
 	}
-	assert.Empty(t, card.Reports())
+	simtest.Clean(t, card)
 }

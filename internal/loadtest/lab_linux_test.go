@@ -23,6 +23,7 @@ import (
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/daemon/simcard"
 	"oxpd/internal/netlab"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/ring/wire"
@@ -347,7 +348,7 @@ func (l *lab) books() reading {
 	t := l.t
 	t.Helper()
 	r := l.rest()
-	assert.Empty(t, l.card.Reports(), "misuse of the card")
+	simtest.Clean(t, l.card)
 	assert.NoError(t, l.card.CheckConservation())
 	l.hostBooks(&r)
 	for _, p := range board.All() {

@@ -19,6 +19,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/frame"
 	"oxpd/internal/simdev"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/ring"
@@ -143,7 +144,7 @@ func newFlood(t *testing.T, sink ring.Sink, pool int) *flood {
 		cancel()
 		wg.Wait()
 		f.card.Close()
-		assert.Empty(t, f.card.Reports(), "misuse of the card")
+		simtest.Clean(t, f.card)
 		assert.NoError(t, octep.SetBusMaster(dev, false))
 		assert.NoError(t, dev.Close())
 		assert.NoError(t, f.rings.Free())

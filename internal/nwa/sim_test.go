@@ -15,6 +15,7 @@ import (
 	"oxpd/internal/mmio"
 	"oxpd/internal/nwa"
 	"oxpd/internal/simdev"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 	"oxpd/rpc/msg"
@@ -33,6 +34,7 @@ func newSim(t *testing.T) (*hwsim.Card, *octep.Facility, *nwa.Agent) {
 	times.AgentUp = 5 * time.Second // long after the window
 	card := hwsim.New(hwsim.Options{Timeline: times})
 	dev := simdev.New(card)
+	simtest.Guard(t, card)
 	t.Cleanup(func() {
 		require.NoError(t, dev.Close())
 		card.Close()

@@ -16,6 +16,7 @@ import (
 	"oxpd/internal/dma"
 	"oxpd/internal/mmio"
 	"oxpd/internal/probe/staged"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 )
@@ -128,7 +129,7 @@ func untouched(t *testing.T, d *counted, c *staged.Card) {
 	for name, n := range c.Card.Accesses() {
 		assert.Zero(t, n.Writes, name)
 	}
-	assert.Empty(t, c.Card.Reports())
+	simtest.Clean(t, c.Card)
 	for _, s := range d.bar2 {
 		ok := false
 		for _, may := range []span{{0x02000000, 0x0200005c}, {0x02200000, 0x02300000}, {0x02300000, 0x02400000}} {

@@ -11,6 +11,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/mmio"
 	"oxpd/internal/simdev"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
 )
@@ -19,6 +20,7 @@ func newDevice(t *testing.T) (*hwsim.Card, octep.Device) {
 	t.Helper()
 	card := hwsim.New(hwsim.Options{Timeline: hwsim.Compressed()})
 	dev := simdev.New(card)
+	simtest.Guard(t, card)
 	require.NoError(t, dev.ConfigWrite(csr.CfgCommand, 2, csr.CfgCommandMemory|csr.CfgCommandBusMaster))
 	return card, dev
 }

@@ -69,14 +69,25 @@ func NewBoard(cfg config.Sim, log *slog.Logger, change ...func(*hwsim.Options)) 
 	return d, nil
 }
 
-// Close takes the wires away, with every recording in its file, and switches the
-// card off.
+// Misuse is the message of the log for what the card had to report, each kind once, with
+// its name as what.
+const Misuse = "misuse of the card"
+
+// Close takes the wires away, with every recording in its file, switches the card off,
+// and logs what it had to report.
 func (d *Board) Close() error {
 	var errs []error
 	for _, stop := range d.stop {
 		errs = append(errs, stop())
 	}
 	d.Card.Close()
+	said := map[string]bool{}
+	for _, r := range d.Card.Reports() {
+		if !said[r.Name] {
+			said[r.Name] = true
+			d.log.Warn(Misuse, "what", r.Name, "times", d.Card.ReportCount(r.Name), "first", r.Text)
+		}
+	}
 	return errors.Join(errs...)
 }
 

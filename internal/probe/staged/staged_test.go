@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"oxpd/hwsim"
+	"oxpd/internal/simdev/simtest"
 	"oxpd/octep/csr"
 )
 
@@ -36,7 +37,7 @@ func TestOpen(t *testing.T) {
 				assert.Equal(t, tc.word, c.BAR0().Load64(uint32(csr.SLIScratch)))
 			}
 			assert.InDelta(t, tc.now.Seconds(), c.Card.Clock().Now().Seconds(), 2)
-			assert.Empty(t, c.Card.Reports())
+			simtest.Clean(t, c.Card)
 			require.NoError(t, c.Close())
 		})
 	}

@@ -45,11 +45,8 @@ type process struct {
 func (w *world) shell(tty *os.File) (*process, error) {
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
-	go func() {
+	go onThread(func() {
 		defer close(p.done)
-		// The thread is the tracer, and is not given back: it ends here, and with it
-		// whatever it still traced.
-		runtime.LockOSThread()
 		t := tracer{map[int]bool{}}
 		pid, err := w.fork(tty, &p.fd)
 		if err != nil {
@@ -62,12 +59,35 @@ func (w *world) shell(tty *os.File) (*process, error) {
 		started <- err
 		t.run()
 		_ = unix.Close(p.fd) // nobody signals what has ended
-	}()
+	})
 	if err := <-started; err != nil {
 		<-p.done
 		return nil, err
 	}
 	return p, nil
+}
+
+// onThread calls fn on a thread that has no child when fn begins, and that ends with it,
+// and with it whatever it still traced. A tracer waits for any child of its thread, and
+// must not take the end of somebody else's.
+func onThread(fn func()) {
+	runtime.LockOSThread() // and is not unlocked, where fn runs
+	if unix.Gettid() != unix.Getpid() && childless() {
+		fn()
+		return
+	}
+	// The first thread of a process does not end. Held, neither is had again.
+	done := make(chan struct{})
+	go func() { defer close(done); onThread(fn) }()
+	<-done
+	runtime.UnlockOSThread()
+}
+
+// childless tells whether this thread has started no process that is still there. Where
+// the kernel does not say, it has not.
+func childless() bool {
+	children, err := os.ReadFile("/proc/thread-self/children")
+	return err != nil || len(children) == 0
 }
 
 // fork starts the script in namespaces of its own, stopped at its first instruction.

@@ -185,9 +185,10 @@ func TestAdmittedPacketsWait(t *testing.T) {
 		send(h, 40, 60)
 		h.advance(20 * time.Microsecond)
 		h.faults(func(f *Faults) { f.Gone = true })
-		h.advance(100 * time.Millisecond)
 		before := h.c.RingState(0).Packets
 		assert.Less(t, before, uint64(40))
+		h.advance(100 * time.Millisecond)
+		assert.Equal(t, before, h.c.RingState(0).Packets, "nothing moves")
 		h.faults(func(f *Faults) { f.Gone = false })
 		h.settled()
 		assert.EqualValues(t, 40, h.count(0))
@@ -255,6 +256,7 @@ func TestFetchEngine(t *testing.T) {
 			for i := range asked[:each] {
 				if i > 2 {
 					require.Equal(t, asked[i-len(rings)], asked[i], "in turn")
+					require.Equal(t, len(rings) == 1, asked[i-1] == asked[i], "in turn")
 				}
 			}
 		})

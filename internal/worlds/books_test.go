@@ -80,7 +80,8 @@ type books struct {
 		outs    []*flow       // of out
 		busy    time.Duration // the cable is, until
 		mtu     []mtuSpell
-		cable   []spell // out
+		cable   []spell // may be out: until the link is trained again
+		surely  []spell // is out
 		gone    int     // reasons for the cable to be out
 	}
 	wanted   []passage // by the port side, and not delivered yet
@@ -98,9 +99,8 @@ type books struct {
 
 	shortage [wire.OQs][]spell
 	shorts   [wire.OQs]int
-	egress   []spell // the fault is on
-	lifless  []spell // there is no LIF
-	egresses int
+	egress   []spell             // the fault is on
+	lifless  []spell             // there is no LIF
 	acted    [passingFaults]bool // faults that were on at some time
 	active   [passingFaults]int
 }
@@ -432,7 +432,9 @@ func (b *books) was(k int) bool { return b.acted[k] }
 // cableOut takes a port's cable away. It is out until the link is trained again.
 func (b *books) cableOut(p board.Port) {
 	x := &b.byPort[p.Index]
-	x.gone++
+	if x.gone++; x.gone == 1 {
+		x.surely = append(x.surely, spell{b.w.now(), forever})
+	}
 	x.cable = append(x.cable, spell{b.w.now(), forever})
 }
 
@@ -442,6 +444,7 @@ func (b *books) cableBack(p board.Port) bool {
 	if x.gone--; x.gone > 0 {
 		return false
 	}
+	x.surely[len(x.surely)-1].to = b.w.now()
 	back := b.w.now() + b.w.plan.card.Timeline.LinkTrainTo
 	for i := range x.cable {
 		x.cable[i].to = min(x.cable[i].to, back)

@@ -262,6 +262,14 @@ func (w *world) cableIsOut(p board.Port, from, to time.Duration) bool {
 	return anyMeets(w.byPort[p.Index].cable, from, to)
 }
 
+// cableIsSurelyOut tells whether a cable was out all the time between two times.
+func (w *world) cableIsSurelyOut(p board.Port, from, to time.Duration) bool {
+	return slices.ContainsFunc(w.byPort[p.Index].surely, func(s spell) bool { return s.from+onTheWay <= from && to < s.to })
+}
+
+// onTheWay is how long a frame that has left may take to its receiver.
+const onTheWay = 20 * time.Microsecond
+
 func anyMeets(all []spell, from, to time.Duration) bool {
 	return slices.ContainsFunc(all, func(s spell) bool { return s.meets(from, to) })
 }
@@ -273,6 +281,9 @@ func (w *world) inward(f *flow, r *record, until time.Duration, t *tides) (c cau
 	may = true
 	if w.cableIsOut(p, r.at, until) {
 		c |= noLink
+	}
+	if w.cableIsSurelyOut(p, r.at, r.ready) {
+		return c, false
 	}
 	if w.cutIn(p, r.size) {
 		return c | tooLong, false
@@ -353,6 +364,9 @@ func (w *world) outward(f *flow, r *record, until time.Duration, t *tides) (c ca
 	}
 	if w.cableIsOut(p, r.at, until) {
 		c |= noLink
+	}
+	if r.seen >= 0 && w.cableIsSurelyOut(p, r.seen, r.seen) {
+		return c, false
 	}
 	if w.cutOut(p, r.size) {
 		return c | tooLong, false
@@ -529,6 +543,9 @@ func (w *world) credit() {
 		}
 		if n := uint32(bar.Load64(uint32(csr.OutCnts.Queue(q)))); n != 0 {
 			w.broke("rest", "ring %d counts %d packets while nothing is under way", q, n)
+		}
+		if s := bar.Load64(uint32(csr.OutIntStatus.Queue(q))); s != 0 {
+			w.broke("rest", "ring %d: the status is latched, %#x, while nothing is under way", q, s)
 		}
 	}
 }

@@ -47,7 +47,7 @@ soak: ## for DURATION (1m): MTU changes under TCP and UDP on every port (root), 
 	@tools/need ip:iproute2
 	OXPD_SOAK=$(DURATION) $(GO) test -count=1 -v -timeout 0 -run '^Test($(SOAKS))$$' ./internal/loadtest ./internal/worlds
 
-mutants: ## breaks of the source, one at a time: each must be killed by the test that it names (three minutes)
+mutants: ## breaks of the source, one at a time: each must be killed by the test that it names (four minutes)
 	$(GO) run ./internal/mutants/cmd -go $(GO)
 
 race: ## all tests but the guest's and the witness's under the race detector

@@ -129,9 +129,6 @@ func (d *Daemon) ports() client.Ports {
 					q.CardAddress = hwAddr(v.own)
 				}
 			}
-			if v.up {
-				q.State = client.PortUp
-			}
 			if v.linkErr == nil {
 				q.Link = v.link
 			}
@@ -142,6 +139,12 @@ func (d *Daemon) ports() client.Ports {
 				}
 			}
 			q.IfIndex, q.MTU = kernel(v.iface)
+			switch {
+			case v.up && q.IfIndex != 0:
+				q.State = client.PortUp
+			case v.up:
+				q.Awaiting = interfaceGone
+			}
 			q.KernelName = v.foreignName(p)
 			if mac := v.inKernel().MAC; v.haveMAC && mac != v.want.mac && mac != [6]byte{} {
 				q.KernelAddress = hwAddr(mac)
@@ -151,6 +154,10 @@ func (d *Daemon) ports() client.Ports {
 	}
 	return out
 }
+
+// interfaceGone is what a port waits for whose interface somebody has removed, until its
+// owner has heard of it.
+const interfaceGone = "its interface, which is gone, to be made again"
 
 // kernel reads an interface's index and MTU; zeros while there is none.
 func kernel(i iface) (index, mtu int) {

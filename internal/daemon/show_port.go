@@ -23,7 +23,11 @@ func (d *Daemon) portView(p board.Port) client.PortView {
 	v := o.snapshot()
 	out.Awaiting, out.PutBack, out.Repaired = v.awaiting, v.putBack, v.drift+v.forgot
 	if v.up {
-		out.State = client.PortUp
+		if index, _ := kernel(v.iface); index != 0 {
+			out.State = client.PortUp
+		} else {
+			out.Awaiting = interfaceGone
+		}
 	}
 	if v.haveMAC {
 		out.CardAddress = hwAddr(v.own)

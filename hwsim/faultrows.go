@@ -194,7 +194,7 @@ var switchRows = []FaultRow{
 	{"S5", "not-atomic-read", "the data register holds the answer to a foreign command", pageS + "2", HowSwitch, "SwitchForeignRead", []string{"SwitchForeignRead=1"}},
 	{"S6", "not-atomic-busy", "our command meets a foreign one and is lost", pageS + "2", HowSwitch, "SwitchForeignBusy", []string{"SwitchForeignBusy=1"}},
 	{"S7", "mdio-result", "the device's read() returns 0 or 16 for success", pageS + "3", HowChoice, "the console's option mdio-zero", nil},
-	{"S8", "vlan-map-written", "the switch bridges panel ports behind the firewall's back", pageS + "4", HowMisuse, "register 6 written (switch-vlan-map)", nil},
+	{"S8", "vlan-map-written", "the switch bridges panel ports behind the firewall's back", pageS + "4", HowMisuse, "panel ports named in register 6 of a panel port (switch-vlan-map)", nil},
 	{"S9", "jumbo-reserved", "jumbo mode 3: reserved", pageS + "5", HowMisuse, "mode 3 written (switch-reserved-mode)", nil},
 	{"S10", "wrong-product", "register 3 is not 0x193x: bits 13 and 12 mean something else", pageS + "5", HowSwitch, "SwitchID", []string{"SwitchID=0x1760"}},
 	{"S11", "mtu-is-a-lie", "frames above 2,048 bytes are lost in the switch whatever the LIF allows, and counter 29 does not move", pageS + "5, 6.3", HowEvent, "a LIF MTU above the port's jumbo mode", nil},

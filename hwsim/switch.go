@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 
 	"oxpd/internal/board"
+	"oxpd/internal/frame"
 	"oxpd/switchcfg/reg"
 )
 
@@ -60,7 +61,8 @@ func swMode(n int) uint16 {
 // Port registers that are not named here are storage. What takes a port off the
 // path: a state other than forwarding on it or on the uplink, floods of unknown
 // addresses forbidden (this model's reading of the link that a blind write took
-// down, switch.md 2), the uplink out of DSA mode, a VLAN map without the other.
+// down, switch.md 2), the uplink out of DSA mode, a VLAN map without the other. A VLAN
+// map that names panel ports bridges them (bridge).
 type ethSwitch struct {
 	c *Card
 
@@ -83,6 +85,7 @@ type ethSwitch struct {
 	// What a frame meets, kept with the registers so that it costs no decoding.
 	limits [reg.Ports]int
 	joined [reg.Ports]bool
+	peers  [reg.Ports]uint16 // panel ports that frames of a panel port reach without the coprocessor
 }
 
 // seedSwitch separates the draws of the switch from those of the coprocessor.
@@ -134,6 +137,12 @@ func (s *ethSwitch) derive() {
 	up := passes(reg.Uplink) && s.ports[reg.Uplink][reg.PortControl]&swFrameMode == swDSA
 	for p := range s.ports {
 		s.limits[p] = swFrames[s.ports[p][reg.PortControl2]>>swJumboShift&3]
+		s.peers[p] = 0
+		for q := range s.ports {
+			if p != reg.Uplink && q != reg.Uplink && q != p && passes(p) && passes(q) {
+				s.peers[p] |= s.ports[p][reg.PortVLANMap] & (1 << q)
+			}
+		}
 		s.joined[p] = up && passes(p) && s.ports[p][reg.PortVLANMap]&1 != 0 && s.ports[reg.Uplink][reg.PortVLANMap]>>p&1 != 0
 	}
 }
@@ -148,6 +157,30 @@ func (s *ethSwitch) cutsIn(p, n int) bool {
 // cutsOut is the same of a frame that is to leave at panel port p.
 func (s *ethSwitch) cutsOut(p, n int) bool {
 	return n+s.dsa() > s.limits[reg.Uplink] || !s.c.o.Choices.IngressLimitOnly && n > s.limits[p]
+}
+
+// bridge is a frame that comes in at a panel port whose VLAN map names other panel
+// ports (switch.md 4): it leaves there too, past coprocessor and host. The switch's
+// address table is not modelled: every frame is one for an unknown address. The packet
+// stays the caller's.
+func (c *Card) bridge(w *Wire, p *packet) {
+	s, n := c.sw, len(p.b)+fcsBytes
+	peers := s.peers[w.port.SwitchPort]
+	if peers == 0 || c.gone() || !c.ports[w.port.Index].link || len(p.b) < frame.HeaderSize || n > s.limits[w.port.SwitchPort] {
+		return
+	}
+	through := c.now + uint64(n+gapBytes)*w.perByte>>byteFraction + c.lat.sw
+	for _, out := range c.wires {
+		q := out.port.SwitchPort
+		if !out.port.BehindSwitch() || peers>>q&1 == 0 || !c.ports[out.port.Index].link || n > s.limits[q] && !c.o.Choices.IngressLimitOnly {
+			continue
+		}
+		out.stats.Bridged++
+		twin := c.pool.get(len(p.b))
+		copy(twin.b, p.b)
+		twin.id, twin.port = p.id, out.port.Index
+		c.switchOut.enter(twin, through)
+	}
 }
 
 // dsa is what the uplink's limit counts of the DSA tag.

@@ -1,6 +1,7 @@
 package hwsim
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -132,7 +133,7 @@ func TestSwitchWritesThatTakeAPortDown(t *testing.T) {
 		{"as it was", 1, 4, 0x007f, true, true},
 		{"uplink without DSA", 0, 4, 0x007f, false, false},
 		{"uplink disabled", 0, 4, 0x017c, false, false},
-		{"VLAN map of the port without the uplink", 1, 6, 0x07fe, false, true},
+		{"VLAN map of the port without the uplink", 1, 6, 0x0000, false, true},
 		{"VLAN map of the uplink without the port", 0, 6, 0x07fc, false, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -154,6 +155,54 @@ func TestSwitchWritesThatTakeAPortDown(t *testing.T) {
 				reports += h.c.ReportCount(name)
 			}
 			assert.Equal(t, tc.reg == 6 || tc.port == 0, reports == 1, "what oxpd must never write is reported")
+		})
+	}
+}
+
+// A VLAN map that names panel ports: what stops the switch from passing frames between
+// them behind the firewall's back is gone (switch.md 4).
+//
+//oxpd:fault S8 symptom
+func TestVLANMapBridgesPanelPorts(t *testing.T) {
+	const tag3 = 0x8300
+	for _, tc := range []struct {
+		name   string
+		vlans  uint16 // of Port1
+		n      int
+		toHost bool
+		bare   []uint16 // ports that the frame leaves by without having been to the host
+	}{
+		{"as found", 0x0001, 60, true, nil},
+		{"Port2 too", 0x0005, 60, true, []uint16{tag2}},
+		{"Port2 alone", 0x0004, 60, false, []uint16{tag2}},
+		{"itself", 0x0003, 60, true, nil},
+		{"Port2 and Port3", 0x000d, 1514, true, []uint16{tag2, tag3}},
+		{"longer than the port passes", 0x000d, 2045, false, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := newRingHost(t, 64).program(1072)
+			h.switchHost().write(1, 6, tc.vlans)
+			sent := ipFrame(h.c, tag1, tc.n, 1, 1)
+			got := map[uint16][][]byte{}
+			for _, tag := range []uint16{tag1, tag2, tag3, 0x8400} {
+				h.wire(tag).SetReceiver(func(b []byte) { got[tag] = append(got[tag], bytes.Clone(b)) })
+			}
+			h.wire(tag1).Send(sent)
+			h.settled()
+			assert.Equal(t, tc.toHost, h.c.Counter(msg.CntRXWire) == 1, "seen by the fast path")
+			want := map[uint16][][]byte{}
+			for _, tag := range tc.bare {
+				want[tag] = [][]byte{sent}
+				assert.Equal(t, uint64(1), h.wire(tag).Stats().Bridged)
+			}
+			assert.Equal(t, want, got)
+			assert.Zero(t, h.c.Counter(msg.CntTXWire), "no counter of the card moves")
+			assert.Equal(t, uint64(1), h.c.ReportCount(ReportSwitchMap))
+
+			h.wire(tag2).Send(ipFrame(h.c, tag2, 60, 1, 2))
+			h.settled()
+			assert.Empty(t, got[tag1], "one way")
+			assert.NoError(t, h.c.CheckConservation())
 		})
 	}
 }

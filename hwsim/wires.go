@@ -30,6 +30,10 @@ type WireStats struct {
 	OutLinkDown      uint64
 	OutSwitchDropped uint64
 	OutRefused       uint64
+
+	// Bridged is frames that left and came in at another port behind the switch, whose
+	// VLAN map somebody has widened: neither the fast path nor the host has seen them.
+	Bridged uint64
 }
 
 // macFrame is the longest frame of a front port's MAC without FCS: NetAgent
@@ -290,6 +294,9 @@ func (w *Wire) enter(p *packet) bool {
 	c, n := w.c, len(p.b)
 	w.stats.In++
 	p.id = c.nextPacket()
+	if w.port.BehindSwitch() {
+		c.bridge(w, p)
+	}
 	var end *uint64
 	switch {
 	case c.gone() || !c.target.carries(w.port.Index):

@@ -8,7 +8,6 @@ var openFaults = map[string]string{
 	"D27": "the symptom is memory that is used after it was given back, which Go rules out: nothing to see",
 	"R53": "oxpd does not drive the management link",
 	"R54": "oxpd does not drive the management link",
-	"S8":  "the model takes the port off the path, and bridges nothing",
 	"S18": "what the global registers do is not modelled",
 	"S23": "neither the CPLD nor its tool is modelled",
 	"S25": "the program that oxpd brings refuses such a word",

@@ -460,10 +460,11 @@ func (b *books) changed(p board.Port, from time.Duration, mtu int, err error) {
 		x.mtu[len(x.mtu)-1].to = from
 	}
 	now := b.w.now()
+	x.mtu = append(x.mtu, mtuSpell{spell{from, now}, min(before, mtu), max(before, mtu)})
 	if err != nil {
-		mtu = before // refused, or not stored
+		mtu = before // refused, not stored, or stored in a LIF that is gone
 	}
-	x.mtu = append(x.mtu, mtuSpell{spell{from, now}, min(before, mtu), max(before, mtu)}, mtuSpell{spell{now, forever}, mtu, mtu})
+	x.mtu = append(x.mtu, mtuSpell{spell{now, forever}, mtu, mtu})
 }
 
 func (b *books) mtuNow(p board.Port) int {

@@ -326,6 +326,7 @@ func (w *world) ringMayBeFull(f *flow, r *record, until time.Duration, t *tides)
 	if w.plan.faults.WaitForCredit > 0 {
 		n = buffers(longestFrame) // what waits in front of it
 	}
+	n += w.mostSkipped // entries that were left out and not found yet
 	for q := range wire.OQs {
 		if f.ring >= 0 && f.ring != q {
 			continue

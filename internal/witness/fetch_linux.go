@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"oxpd/internal/debian"
 )
@@ -40,6 +41,7 @@ func plugins() []string {
 const (
 	loaderDir = "lib/x86_64-linux-gnu"
 	libraries = "usr/lib/x86_64-linux-gnu"
+	pluginDir = "dpdk/pmds-23.0" // in libraries
 	testpmd   = "usr/bin/dpdk-testpmd"
 )
 
@@ -48,18 +50,20 @@ type Parts struct {
 	dir string
 }
 
-// command is testpmd through the loader that came with it.
+// command is testpmd through the loader that came with it. Plugins are named, and found
+// as libraries: one with a path is refused by DPDK wherever somebody else may write to a
+// folder above it, as in /tmp.
 func (p *Parts) command(args ...string) []string {
 	c := p.loader(filepath.Join(p.dir, testpmd))
 	for _, f := range plugins() {
-		c = append(c, "-d", filepath.Join(p.dir, libraries, "dpdk/pmds-23.0", f))
+		c = append(c, "-d", f)
 	}
 	return append(c, args...)
 }
 
 func (p *Parts) loader(args ...string) []string {
 	lib := filepath.Join(p.dir, loaderDir)
-	return append([]string{filepath.Join(lib, "ld-linux-x86-64.so.2"), "--library-path", lib + ":" + filepath.Join(p.dir, libraries)}, args...)
+	return append([]string{filepath.Join(lib, "ld-linux-x86-64.so.2"), "--library-path", strings.Join([]string{lib, filepath.Join(p.dir, libraries), filepath.Join(p.dir, libraries, pluginDir)}, ":")}, args...)
 }
 
 // Fetch returns the parts from the user's cache directory; what is not there is

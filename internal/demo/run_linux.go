@@ -19,7 +19,7 @@ const (
 	pingLimit   = 2 * time.Second        // for an answer that must come
 	silence     = 300 * time.Millisecond // in which none may come
 	streamTime  = 1500 * time.Millisecond
-	survivorRun = time.Second // of which the MTU changes after a third
+	survivorRun = time.Second // a third of it before the MTU changes, one while it does and one afterwards
 )
 
 // Repetitions.
@@ -263,21 +263,33 @@ func (l *lab) rates(ctx context.Context, r *reporter, p board.Port, mtu int) err
 	return nil
 }
 
-// changeUnder runs a change while a stream is sending.
+// changeUnder runs a change while a stream is sending, which it does before, during and
+// after it, however long the change takes. MSS and Retransmits are those at the end.
 func (l *lab) changeUnder(ctx context.Context, s *netlab.Stream, change func() error) (netlab.Transfer, error) {
-	type result struct {
-		t   netlab.Transfer
-		err error
+	changed := make(chan error, 1)
+	var moved netlab.Transfer
+	send := func() error {
+		t, err := s.SendFor(ctx, survivorRun/3)
+		t.Bytes += moved.Bytes
+		t.Elapsed += moved.Elapsed
+		moved = t
+		return err
 	}
-	sent := make(chan result, 1)
-	go func() {
-		t, err := s.SendFor(ctx, survivorRun)
-		sent <- result{t, err}
-	}()
-	time.Sleep(survivorRun / 3)
-	err := change()
-	got := <-sent
-	return got.t, errors.Join(err, got.err)
+	if err := send(); err != nil {
+		return moved, err
+	}
+	go func() { changed <- change() }()
+	for {
+		if err := send(); err != nil {
+			return moved, errors.Join(err, <-changed)
+		}
+		select {
+		case err := <-changed:
+			err = errors.Join(err, send())
+			return moved, err
+		default:
+		}
+	}
 }
 
 // pings sends requests that must all be answered.

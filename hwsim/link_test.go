@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"oxpd/ring/wire"
 	"oxpd/rpc/msg"
 )
 
@@ -437,4 +438,39 @@ func TestSteppedAndFreeEndTheSame(t *testing.T) {
 	require.NotZero(t, stepped.Counters[msg.CounterNames[msg.CntDropMTUExceeded]])
 	require.Zero(t, stepped.Counters[msg.CounterNames[msg.CntTXDropQueueFull]])
 	assert.Equal(t, stepped, run(true))
+}
+
+// TestCountsKeepTheOrderOfTheirPackets: a packet behind one whose tail or count a fault
+// has put off is not counted first, or the host would take the first one on its count.
+func TestCountsKeepTheOrderOfTheirPackets(t *testing.T) {
+	late := map[string]func(f *Faults) *RingMask{
+		"tail":   func(f *Faults) *RingMask { return &f.LateTail },
+		"length": func(f *Faults) *RingMask { return &f.LateLength },
+		"count":  func(f *Faults) *RingMask { return &f.LateCount },
+	}
+	for name, mask := range late {
+		t.Run(name, func(t *testing.T) {
+			h := newRingHost(t, 64).program(1072)
+			const by = 100 * time.Microsecond
+			deliver := func(on RingMask) {
+				h.c.Faults(func(f *Faults) { *mask(f), f.LateBy = on, by })
+				require.True(t, h.c.DeliverRaw(0, tag1, make([]byte, 3000), wire.LenOverhead+3000))
+				h.c.Advance(time.Microsecond)
+			}
+			deliver(0)
+			require.Equal(t, uint32(1), h.c.RingState(0).Count)
+			deliver(AllRings)
+			deliver(0)
+			deliver(0)
+			assert.Equal(t, uint32(1), h.c.RingState(0).Count, "one is late, and two behind it")
+			h.c.Advance(by - 10*time.Microsecond)
+			assert.Equal(t, uint32(1), h.c.RingState(0).Count)
+			assert.False(t, h.c.Quiesced())
+			h.c.Advance(10 * time.Microsecond)
+			assert.Equal(t, uint32(4), h.c.RingState(0).Count)
+			assert.True(t, h.c.Quiesced())
+			deliver(0)
+			assert.Equal(t, uint32(5), h.c.RingState(0).Count, "at once again")
+		})
+	}
 }

@@ -429,14 +429,14 @@ func (c *Card) land(w underway, at uint64) {
 	c.putLength(r, p, entries[0])
 	c.pool.put(p)
 	if !w.counted {
-		c.raise(r, at)
+		c.raiseInTurn(r, at)
 	}
 }
 
 // count is the count of a packet.
 func (c *Card) count(r *ring, at uint64) {
 	r.out.onLink--
-	c.raise(r, at)
+	c.raiseInTurn(r, at)
 }
 
 // finishWrites does at once what the output rings have before them, whatever time
@@ -635,6 +635,41 @@ func (c *Card) late(r *ring) lateKind {
 // Estimate.
 const lengthFirstBy = Hz / 1_000_000
 
+// raiseInTurn counts a packet, behind those of its ring whose count is put off: counts
+// keep the order of their packets, or a packet would be taken on the count of a later
+// one.
+func (c *Card) raiseInTurn(r *ring, at uint64) {
+	if r.out.lateCounts == 0 {
+		c.raise(r, at)
+		return
+	}
+	c.putOffCount(r, at, func() { c.raise(r, c.now) })
+}
+
+// putOffCount is putOff of what raises a ring's count, behind the last that does.
+func (c *Card) putOffCount(r *ring, cycle uint64, fn func()) {
+	r.out.lateUntil = max(r.out.lateUntil, cycle)
+	r.out.lateCounts++
+	c.putOff(r, r.out.lateUntil, func() {
+		r.out.lateCounts--
+		fn()
+	})
+}
+
+// putOff does something for a ring at a cycle, unless there is a start or the end of the
+// card before.
+func (c *Card) putOff(r *ring, cycle uint64, fn func()) {
+	r.out.late++
+	epoch := c.epoch
+	c.at(cycle, func() {
+		if c.epoch != epoch || c.gone() {
+			return
+		}
+		r.out.late--
+		fn()
+	})
+}
+
 // writeLate is write with one of its steps put off. The count follows the last
 // step, except where the fault is that it does not.
 func (c *Card) writeLate(r *ring, p *packet, entries []uint64, at uint64) {
@@ -642,7 +677,7 @@ func (c *Card) writeLate(r *ring, p *packet, entries []uint64, at uint64) {
 	var later func()
 	switch p.late {
 	case lateData:
-		c.raise(r, at)
+		c.raiseInTurn(r, at)
 		later = func() {
 			c.place(r, p, entries, 0)
 			c.putLength(r, p, entries[0])
@@ -666,13 +701,11 @@ func (c *Card) writeLate(r *ring, p *packet, entries []uint64, at uint64) {
 			c.raise(r, c.now)
 		}
 	}
-	r.out.late++
-	epoch := c.epoch
-	c.after(by, func() {
-		if c.epoch != epoch || c.gone() {
-			return
-		}
-		r.out.late--
+	put := c.putOffCount
+	if p.late == lateData {
+		put = c.putOff // the count came before
+	}
+	put(r, c.now+by, func() {
 		later()
 		c.pool.put(p)
 	})

@@ -63,13 +63,15 @@ type outHalf struct {
 	packets uint64
 	bytes   uint64
 
-	waiting  fifo[*packet] // fault WaitForCredit
-	queue    fifo[*packet] // admitted, not written yet
-	reserved int           // entries that the packets in queue have not taken yet
-	writeEv  *event        // the link has room again
-	onLink   int           // packets that are on the link, or written and not counted
-	late     int           // writes and counts that a fault has put off
-	timer    *event
+	waiting    fifo[*packet] // fault WaitForCredit
+	queue      fifo[*packet] // admitted, not written yet
+	reserved   int           // entries that the packets in queue have not taken yet
+	writeEv    *event        // the link has room again
+	onLink     int           // packets that are on the link, or written and not counted
+	late       int           // writes and counts that a fault has put off
+	lateCounts int           // of them, counts that are to come
+	lateUntil  uint64        // cycle at which the last of these comes
+	timer      *event
 }
 
 func (r *ring) powerOn(q int) {

@@ -30,7 +30,7 @@ type Faults struct {
 	LateLength    RingMask      // the data is visible at once, the length word LateBy later, the count with it
 	LateTail      RingMask      // the length word and the first buffer are visible, the rest of a span LateBy later, the count with it
 	LateCount     RingMask      // the packet is visible LateBy before its count
-	LateBy        time.Duration // delay of the five above
+	LateBy        time.Duration // delay of the four above; 200 us when one of them is switched by name and this is 0
 	SkipEntries   [64]int       // [4] the next n list entries of a ring are taken and never written
 	LoseCounts    [64]int       // [5] the next n packets of a ring are never counted
 	ShortLength   [64]int       // [6] the next n packets of a ring have a length word of 74 or less

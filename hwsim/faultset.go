@@ -37,12 +37,19 @@ func SetFault(f *Faults, name, arg string) error {
 	return setField(f, name, arg)
 }
 
+// lateByName is LateBy where something is made late by name and nothing said by how much:
+// that of the row D3.
+const lateByName = 200 * time.Microsecond
+
 func setField(f *Faults, name, arg string) error {
 	v := reflect.ValueOf(f).Elem()
 	for _, field := range faultFields() {
 		if sameName(field.Name, name) {
 			if err := setFault(v.FieldByIndex(field.Index), arg); err != nil {
 				return fmt.Errorf("hwsim: fault %s=%q: %w", field.Name, arg, err)
+			}
+			if strings.HasPrefix(field.Name, "Late") && f.LateBy == 0 && field.Name != "LateBy" {
+				f.LateBy = lateByName
 			}
 			return nil
 		}
@@ -51,7 +58,7 @@ func setField(f *Faults, name, arg string) error {
 }
 
 func unknownFault(name string) error {
-	return fmt.Errorf("hwsim: no fault %q: want one of %s, an action, or a row of FaultRows", name, strings.Join(FaultNames(), ", "))
+	return fmt.Errorf("hwsim: no fault %q: want the id or the name of a row that is switched (oxpd sim faults prints them), an action such as kill or reboot, or one of %s", name, strings.Join(FaultNames(), ", "))
 }
 
 // unswitched says why a row has no switch.
@@ -141,8 +148,8 @@ func setFault(v reflect.Value, arg string) error {
 		v.SetBool(on || arg == "")
 	case reflect.Int:
 		n, err := strconv.Atoi(arg)
-		if err != nil {
-			return fmt.Errorf("want a number")
+		if err != nil || n < 0 {
+			return fmt.Errorf("want a number of 0 or more")
 		}
 		v.SetInt(int64(n))
 	case reflect.Uint16, reflect.Uint32:

@@ -23,7 +23,7 @@ func TestSetFault(t *testing.T) {
 		{"of the target", "HandshakeDeaf", "", func(f *Faults) { f.HandshakeDeaf = true }},
 		{"all rings", "LoseMessages", "", func(f *Faults) { f.LoseMessages = AllRings }},
 		{"all rings by name", "LoseMessages", "all", func(f *Faults) { f.LoseMessages = AllRings }},
-		{"some rings", "LateTail", "0,3,63", func(f *Faults) { f.LateTail = 1 | 1<<3 | 1<<63 }},
+		{"some rings", "LateTail", "0,3,63", func(f *Faults) { f.LateTail, f.LateBy = 1|1<<3|1<<63, lateByName }},
 		{"a time", "LateBy", "250us", func(f *Faults) { f.LateBy = 250 * time.Microsecond }},
 		{"a number", "WaitForCredit", "8", func(f *Faults) { f.WaitForCredit = 8 }},
 		{"a register's value", "BarmapVersion", "0x10003", func(f *Faults) { f.BarmapVersion = 0x10003 }},
@@ -38,7 +38,7 @@ func TestSetFault(t *testing.T) {
 			sub, tag := msg.AttrMAC, board.Tag(1)
 			f.AgentRefuse = []AgentRefusal{{Op: 1}, {Op: 4, Sub: &sub, Port: &tag}}
 		}},
-		{"with hyphens", "late-tail", "1", func(f *Faults) { f.LateTail = 2 }},
+		{"with hyphens", "late-tail", "1", func(f *Faults) { f.LateTail, f.LateBy = 2, lateByName }},
 		{"by the name of a row", "fast-path-wedged", "", func(f *Faults) { f.FastPathDead = true }},
 		{"by the id of a row", "d15", "", func(f *Faults) { f.StuckResume = AllRings }},
 		{"by a row's name, some rings", "message-edge-lost", "2,5", func(f *Faults) { f.LoseMessages = 1<<2 | 1<<5 }},
@@ -53,7 +53,7 @@ func TestSetFault(t *testing.T) {
 		})
 	}
 	for _, c := range []struct{ name, fault, arg, want string }{
-		{"no such fault", "Fire", "", `no fault "Fire": want one of AgentBody, `},
+		{"no such fault", "Fire", "", `no fault "Fire": want the id or the name of a row`},
 		{"no port", "LIFRefuse", "F9", `unknown port "F9"`},
 		{"no rc", "LIFRefuse", "F1:0", `"0": want a number of 1 to 65535 behind the colon`},
 		{"an rc where none goes", "LIFNotStored", "F1:1", `"1": nothing stands behind the port`},
@@ -66,6 +66,7 @@ func TestSetFault(t *testing.T) {
 		{"no switch", "Gone", "maybe", `fault Gone="maybe": want nothing, true or false`},
 		{"no such ring", "LateTail", "64", `fault LateTail="64": "64": want numbers of 0 to 63`},
 		{"no ring", "LateTail", "0,", `"": want numbers of 0 to 63`},
+		{"a number below 0", "WaitForCredit", "-3", `fault WaitForCredit="-3": want a number of 0 or more`},
 		{"no time", "LateBy", "", "want a time, such as 10ms"},
 		{"a time before now", "LateBy", "-1s", "want a time, such as 10ms"},
 		{"no number", "WaitForCredit", "", "want a number"},

@@ -188,7 +188,7 @@ func TestInjectionOfActions(t *testing.T) {
 		{"lif-mtu=x", `want a number of 0 to 65535`},
 		{"LateBy=1ms%0.5", "LateBy is a number that others use, and has no opportunities: leave %0.5 out"},
 		{"F3", "fault F3 handshake-abandoned is not switched: no more stores"},
-		{"Fire", `no fault "Fire": want one of`},
+		{"Fire", `no fault "Fire": want the id`},
 	} {
 		i, err := ParseInjection(bad.text)
 		require.NoError(t, err)

@@ -19,7 +19,7 @@ func (a *app) simCommand() *cobra.Command {
 		Use: "sim", Short: "simulated cards of their own, without a daemon",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return &usageError{fmt.Errorf("unknown command %q of oxpd sim", args[0]), "oxpd sim replay CAPTURE --port PORT, oxpd sim serve --vfio-user PATH, oxpd sim trace SCENARIO --out FILE, or oxpd sim faults"}
+				return &usageError{fmt.Errorf("unknown command %q of oxpd sim", args[0]), "oxpd sim replay CAPTURE --port PORT, oxpd sim serve --vfio-user PATH, oxpd sim trace SCENARIO --out FILE, oxpd sim calibrate, oxpd sim faults, or oxpd sim fault"}
 			}
 			return nil
 		},

@@ -400,7 +400,7 @@ func faults(root string) (string, error) {
 		}
 	}
 	d.section("By name, at a moment, by chance")
-	d.text("`--fault` of `oxpd run --sim` and `oxpd sim serve`, `oxpd sim fault` of a daemon that runs and `Card.Inject` take `NAME[=ARGUMENT][@WHEN][%P]`. " +
+	d.text("`--fault` of `oxpd run --sim` and `oxpd sim serve`, `oxpd sim fault` of a daemon that runs and, by way of `ParseInjection`, `Card.Inject` take `NAME[=ARGUMENT][@WHEN][%P]`. " +
 		"NAME is a field above (case and hyphens do not matter), a row or its name ([the rows](fault-tests.md)), or an action below. @WHEN is a time since the card was made (`@10ms`), or its cycle (`@8000000`); " +
 		"with a + in front, from now. %P is a probability above 0 and up to 1: the fault acts at so many of its opportunities, drawn from the card's seed; in stepped mode the same seed draws the same. " +
 		"One that is marked once begins at one of its opportunities and then stays.")

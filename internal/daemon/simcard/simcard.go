@@ -85,7 +85,7 @@ func (d *Board) Close() error {
 	for _, r := range d.Card.Reports() {
 		if !said[r.Name] {
 			said[r.Name] = true
-			d.log.Warn(Misuse, "what", r.Name, "times", d.Card.ReportCount(r.Name), "first", r.Text)
+			d.log.Warn(Misuse, "what", r.Name, "times", d.Card.ReportCount(r.Name), "cycle", r.Cycle, "first", r.Text)
 		}
 	}
 	return errors.Join(errs...)

@@ -65,7 +65,7 @@ type toPorts map[uint16]*port.Port
 
 func (p toPorts) Deliver(oq int, frames []Frame) {
 	for i := range frames {
-		p[frames[i].Tag].Receive(oq, frames[i].Pieces)
+		p[frames[i].Tag].Receive(oq, frames[i].Pieces, 0)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestEightGoroutinesLoseNoCount(t *testing.T) {
 	regs := &eightRegs{loopback: loopback{other: map[uint32]uint64{}}}
 	r, err := New(Config{
 		BAR0: regs, DMA: dma.NewInProcess(nowhere{}, 0), Clock: realClock{time.Now()}, Sink: ports,
-		Verdict: func(_ []byte, frameBytes int, tag uint16) Verdict {
+		Judge: JudgeFunc(func(_ []byte, frameBytes int, tag uint16) Verdict {
 			switch {
 			case tag == unowned:
 				return Unowned
@@ -105,7 +105,7 @@ func TestEightGoroutinesLoseNoCount(t *testing.T) {
 				return Drop
 			}
 			return Pass
-		},
+		}),
 	})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, r.Free()) }()
@@ -167,7 +167,7 @@ func TestEightGoroutinesLoseNoCount(t *testing.T) {
 	assert.Equal(t, queues, s.Done)
 	assert.Equal(t, s.Done, all.RxFrames()+s.Untagged+s.Dropped, "%+v", all)
 	for name, n := range map[string]uint64{
-		"rx_malformed": all.RxMalformed, "rx_toolong": all.RxTooLong, "tap_down": all.TapDown, "rx_untagged": s.Untagged, "rx_filtered": s.Dropped,
+		"rx_malformed": all.RxMalformed, "rx_toolong": all.RxTooLong, "tap_down": all.TapDown, "rx_untagged": s.Untagged, "pfil_dropped": s.Dropped,
 	} {
 		assert.Positive(t, n, name)
 	}

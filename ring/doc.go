@@ -43,6 +43,6 @@
 //
 // Adopt takes live rings over by them, and by the registers.
 //
-// The package knows neither ports nor filters: it asks a VerdictFunc and hands
+// The package knows neither ports nor filters: it asks a Judge and hands
 // frames to a Sink. It leaves out gather lists on transmit.
 package ring

@@ -222,12 +222,12 @@ func TestD6D7LengthCostsOneBuffer(t *testing.T) {
 func TestD9StatisticsMessagesAmongFrames(t *testing.T) {
 	sink := &keep{}
 	b := newBench(t, sink, func(_ *hwsim.Options, c *Config) {
-		c.Verdict = func(_ []byte, _ int, tag uint16) Verdict {
+		c.Judge = JudgeFunc(func(_ []byte, _ int, tag uint16) Verdict {
 			if tag == uint16(board.TagControl) {
 				return Unowned
 			}
 			return Pass
-		}
+		})
 	})
 	flow := b.flowOf()[0]
 	sink.frames = nil
@@ -365,12 +365,12 @@ func TestD21FullEgressIsNotRetried(t *testing.T) {
 func TestD25FramesOfNoPortAreCounted(t *testing.T) {
 	sink := &keep{}
 	b := newBench(t, sink, func(_ *hwsim.Options, c *Config) {
-		c.Verdict = func(_ []byte, _ int, tag uint16) Verdict {
+		c.Judge = JudgeFunc(func(_ []byte, _ int, tag uint16) Verdict {
 			if _, known := board.ByTag(board.Tag(tag)); !known {
 				return Unowned
 			}
 			return Pass
-		}
+		})
 	})
 	flow := b.flowOf()[0]
 	sink.frames = nil

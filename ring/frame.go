@@ -1,6 +1,8 @@
 package ring
 
-// Verdict is what a VerdictFunc decides about a packet before anything is
+import "oxpd/internal/frame"
+
+// Verdict is what a Judge decides about a packet before anything is
 // spent on it.
 type Verdict uint8
 
@@ -8,17 +10,39 @@ type Verdict uint8
 // the sink, which reads the verdict from the Frame.
 const (
 	Pass    Verdict = iota // deliver
-	Drop                   // filtered: no gather, no copy; the buffers go straight back
+	Drop                   // pfil_dropped: no gather, no copy; the buffers go straight back
 	Unowned                // the tag belongs to no interface: rx_untagged
 	Divert                 // deliver to the inspection queue
 	Sample                 // deliver, and copy to the sample ring
 )
 
-// VerdictFunc judges a packet where the device wrote it. first is the frame's
-// bytes in the packet's first buffer, at most wire.FirstPayload; frameBytes is
-// the whole frame's length and may be larger. It must not keep first. It is
-// called by the worker of the packet's ring, for different rings at once.
-type VerdictFunc func(first []byte, frameBytes int, tag uint16) Verdict
+// Judge decides about packets where the device wrote them. Enter and Leave are
+// called around each walk over output queue oq, by whoever holds the queue, and
+// Judge between them, once a packet; for different queues at once.
+//
+// first is the frame's bytes in the packet's first buffer, at most
+// wire.FirstPayload; frameBytes is the whole frame's length and may be larger. A
+// judge keeps neither first nor head. When it has to read the frame's headers it
+// fills head, which goes with the frame to the sink.
+type Judge interface {
+	Enter(oq int)
+	Judge(oq int, first []byte, frameBytes int, tag uint16, head *frame.Packet) Verdict
+	Leave(oq int)
+}
+
+// JudgeFunc is a Judge that reads no headers and does not care about walks.
+type JudgeFunc func(first []byte, frameBytes int, tag uint16) Verdict
+
+// Enter implements Judge.
+func (JudgeFunc) Enter(int) {}
+
+// Leave implements Judge.
+func (JudgeFunc) Leave(int) {}
+
+// Judge implements Judge.
+func (f JudgeFunc) Judge(_ int, first []byte, frameBytes int, tag uint16, _ *frame.Packet) Verdict {
+	return f(first, frameBytes, tag)
+}
 
 // VNetHeader is a virtio-net header (12 bytes, mrg_rxbuf form) for a sink that
 // hands super-frames to the kernel; all zero means a plain frame.
@@ -32,6 +56,7 @@ type Frame struct {
 	Bytes   int // sum of the pieces
 	Pieces  [][]byte
 	VNet    VNetHeader
+	Head    *frame.Packet // Have is 0 when the judge has not read the headers
 }
 
 // Sink takes frames. Deliver is called by the worker of output queue oq, for

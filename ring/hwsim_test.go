@@ -528,12 +528,12 @@ func TestSimLengthWordsThatNoFrameHas(t *testing.T) {
 func TestSimControlMessagesBetweenFrames(t *testing.T) {
 	sink := &keep{}
 	b := newBench(t, sink, func(_ *hwsim.Options, c *Config) {
-		c.Verdict = func(_ []byte, _ int, tag uint16) Verdict {
+		c.Judge = JudgeFunc(func(_ []byte, _ int, tag uint16) Verdict {
 			if tag == uint16(board.TagControl) {
 				return Unowned
 			}
 			return Pass
-		}
+		})
 	})
 	w := b.card.Wire(uint16(portF1.Tag))
 	n := 0

@@ -23,12 +23,12 @@ func prefixOf(n int, tag uint16) []byte {
 func TestInstrumentsKeepHowPacketsBegan(t *testing.T) {
 	const unowned = 14 // the length of frames that the verdict knows nobody for
 	h := newHand(t, func(c *Config) {
-		c.Verdict = func(_ []byte, n int, _ uint16) Verdict {
+		c.Judge = JudgeFunc(func(_ []byte, n int, _ uint16) Verdict {
 			if n == unowned {
 				return Unowned
 			}
 			return Pass
-		}
+		})
 	})
 	of := func(frame []byte) Snapshot {
 		return Snapshot{Prefix: prefixOf(len(frame), handTag), Head: frame[:min(len(frame), HeadBytes)]}

@@ -267,13 +267,13 @@ func newRig(t *testing.T, change ...benchOption) *rig {
 	r.k = &killer{mem: r.mem}
 	r.w = &witness{t: t, k: r.k, next: map[int]int{}, at: map[int]int{}}
 	r.cfg.BAR0, r.cfg.DMA, r.cfg.Clock, r.cfg.Sink = killSpace{r.dev.BAR0(), r.k}, r.mem, killClock{r.card.Clock(), r.k}, r.w
-	r.cfg.Verdict = func(b []byte, _ int, _ uint16) Verdict {
+	r.cfg.Judge = JudgeFunc(func(b []byte, _ int, _ uint16) Verdict {
 		r.k.step("verdict")
 		if b[11] == filtered {
 			return Drop
 		}
 		return Pass
-	}
+	})
 	r.rings, err = New(r.cfg)
 	require.NoError(t, err)
 	require.NoError(t, r.rings.Program(context.Background()))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"oxpd/internal/dma"
+	"oxpd/internal/frame"
 	"oxpd/internal/mmio"
 	"oxpd/octep/csr"
 	"oxpd/ring/wire"
@@ -45,7 +46,7 @@ type OQ struct {
 	bell    csr.Reg64
 	list    *dma.Region
 	bufs    *dma.Region
-	verdict VerdictFunc
+	judge   Judge
 	sink    Sink
 	pool    *pool
 	clock   Clock
@@ -71,7 +72,8 @@ type OQ struct {
 
 	frames   [passPackets]Frame
 	pieces   [passPackets][1][]byte
-	gathered [passPackets][]byte // the pool's buffer behind a frame, nil for none
+	heads    [passPackets]frame.Packet // of the frames
+	gathered [passPackets][]byte       // the pool's buffer behind a frame, nil for none
 
 	cnt  *oqCounters
 	inst instruments
@@ -430,9 +432,20 @@ func (o *OQ) credit() error {
 func (o *OQ) walk(n int, counted bool) (took int) {
 	o.cnt.walks.Add(1)
 	o.mark = mark{loose: !counted}
+	o.judge.Enter(o.n)
 	took = o.take(n)
+	o.judge.Leave(o.n)
 	o.cnt.walks.Add(1)
 	return took
+}
+
+// drops are what the judge dropped in one walk.
+type drops struct{ packets, bytes, buffers uint64 }
+
+func (d *drops) add(frameBytes, buffers int) {
+	d.packets++
+	d.bytes += uint64(frameBytes)
+	d.buffers += uint64(buffers)
 }
 
 // take takes up to n packets from the read index on, stops at the first entry
@@ -443,7 +456,7 @@ func (o *OQ) take(n int) (took int) {
 		frames  int // waiting for delivery
 		spans   int // of them gathered
 		end     = min(n, passPackets)
-		dropped uint64
+		dropped drops
 		at      uint32 // first entry of the last packet
 		foreign = none // of the last one that no interface owns
 		span    = none // of the last one of more than one buffer
@@ -476,10 +489,12 @@ func (o *OQ) take(n int) (took int) {
 		b, _ := o.buffer(at)
 		first := b[wire.PrefixSize:min(int(l)+wire.LenWord, wire.BufSize)]
 		tag := uint16(b[wire.PfxTag])<<8 | uint16(b[wire.PfxTag+1])
-		verdict := o.verdict(first, frameBytes, tag)
-		switch verdict {
+		head := &o.heads[frames]
+		head.Have = 0
+		verdict := o.judge.Judge(o.n, first, frameBytes, tag, head)
+		switch verdict { //exhaustive:enforce
 		case Drop:
-			dropped++
+			dropped.add(frameBytes, bufs)
 			continue
 		case Unowned:
 			o.cnt.untagged.Add(1)
@@ -493,6 +508,7 @@ func (o *OQ) take(n int) (took int) {
 				// What waits has the buffers: they come back with its delivery.
 				o.deliver(frames, at-start, took-1)
 				frames, spans = 0, 0
+				o.heads[0] = *head
 				dst = o.pool.get(frameBytes)
 			}
 			if dst == nil {
@@ -505,7 +521,7 @@ func (o *OQ) take(n int) (took int) {
 		}
 		o.pieces[frames][0] = first
 		f := &o.frames[frames]
-		f.Tag, f.Verdict, f.Bytes, f.Pieces = tag, verdict, frameBytes, o.pieces[frames][:]
+		f.Tag, f.Verdict, f.Bytes, f.Pieces, f.Head = tag, verdict, frameBytes, o.pieces[frames][:], &o.heads[frames]
 		if frames++; spans == gatherBatch {
 			o.deliver(frames, o.read-start, took)
 			frames, spans = 0, 0
@@ -522,8 +538,10 @@ func (o *OQ) take(n int) (took int) {
 	o.moved(o.read - start)
 	o.taken += uint64(took)
 	o.cnt.done.Add(uint64(took))
-	if dropped > 0 {
-		o.cnt.dropped.Add(dropped)
+	if dropped.packets > 0 {
+		o.cnt.dropped.Add(dropped.packets)
+		o.cnt.droppedBytes.Add(dropped.bytes)
+		o.cnt.recycled.Add(dropped.buffers)
 	}
 	return took
 }

@@ -675,12 +675,12 @@ func TestSmallBudgetsKeepFramesWhole(t *testing.T) {
 	for _, budget := range []int{1, 5} {
 		var firsts []int
 		h := newHand(t, func(c *Config) {
-			c.Verdict = func(first []byte, frameBytes int, _ uint16) Verdict {
+			c.Judge = JudgeFunc(func(first []byte, frameBytes int, _ uint16) Verdict {
 				if frameBytes == 9014 {
 					firsts = append(firsts, len(first))
 				}
 				return Pass
-			}
+			})
 		})
 		h.start(1021)
 		var want [][]byte
@@ -721,7 +721,7 @@ func TestSmallBudgetsKeepFramesWhole(t *testing.T) {
 
 // Known bug DM-5: a dropped packet gives back every buffer and takes none.
 func TestDroppedJumboFrameCostsNothing(t *testing.T) {
-	h := newHand(t, func(c *Config) { c.Verdict = func([]byte, int, uint16) Verdict { return Drop } })
+	h := newHand(t, func(c *Config) { c.Judge = JudgeFunc(func([]byte, int, uint16) Verdict { return Drop }) })
 	f := h.bytes(9014)
 	for range 100_000 {
 		h.send(f)
@@ -731,6 +731,7 @@ func TestDroppedJumboFrameCostsNothing(t *testing.T) {
 	}
 	s := h.rings.Stats()
 	assert.Equal(t, []uint64{100_000, 600_000}, []uint64{s.Dropped, s.Returned})
+	assert.Equal(t, []uint64{901_400_000, 600_000}, []uint64{s.DroppedBytes, s.Recycled})
 	assert.Zero(t, s.GatherHigh)
 	assert.Empty(t, h.sink.frames)
 	h.check()
@@ -738,12 +739,12 @@ func TestDroppedJumboFrameCostsNothing(t *testing.T) {
 
 func TestUnownedTagIsCountedOnce(t *testing.T) {
 	h := newHand(t, func(c *Config) {
-		c.Verdict = func(_ []byte, _ int, tag uint16) Verdict {
+		c.Judge = JudgeFunc(func(_ []byte, _ int, tag uint16) Verdict {
 			if tag == handTag {
 				return Unowned
 			}
 			return Pass
-		}
+		})
 	})
 	h.send(h.bytes(3040)) // a statistics message of two buffers
 	assert.Equal(t, 1, h.visit())

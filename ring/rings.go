@@ -25,12 +25,12 @@ type Clock interface {
 
 // Config is what the rings need. BAR0, DMA, Clock and Sink are required.
 type Config struct {
-	BAR0    mmio.Space
-	DMA     dma.Provider
-	Clock   Clock
-	Sink    Sink
-	Verdict VerdictFunc  // nil passes everything
-	Log     *slog.Logger // nil discards
+	BAR0  mmio.Space
+	DMA   dma.Provider
+	Clock Clock
+	Sink  Sink
+	Judge Judge        // nil passes everything
+	Log   *slog.Logger // nil discards
 	// Counters go on from those of earlier rings, which are not served any more;
 	// nil counts from 0.
 	Counters *Counters
@@ -108,8 +108,8 @@ func prepare(cfg Config) (*Rings, error) {
 	if cfg.LevelTime == 0 {
 		cfg.LevelTime = 50 * time.Microsecond
 	}
-	if cfg.Verdict == nil {
-		cfg.Verdict = func([]byte, int, uint16) Verdict { return Pass }
+	if cfg.Judge == nil {
+		cfg.Judge = JudgeFunc(func([]byte, int, uint16) Verdict { return Pass })
 	}
 	if cfg.Counters == nil {
 		cfg.Counters = NewCounters()
@@ -170,7 +170,7 @@ func (r *Rings) place(get func(name string, size, align int) (*dma.Region, error
 	records := region("records", recordsSize)
 	for q := range wire.OQs {
 		o := &OQ{
-			n: q, regs: r.cfg.BAR0, verdict: r.cfg.Verdict, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
+			n: q, regs: r.cfg.BAR0, judge: r.cfg.Judge, sink: r.cfg.Sink, pool: r.pool, clock: r.cfg.Clock,
 			cnts: csr.OutCnts.Queue(q), status: csr.OutIntStatus.Queue(q), bell: csr.OutSlistDBell.Queue(q),
 			cnt: &r.cfg.Counters.oqs[q].oqCounters, inst: r.cfg.Counters.oqs[q].inst,
 		}

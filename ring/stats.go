@@ -10,7 +10,7 @@ import (
 // visit writes, anybody reads.
 type oqCounters struct {
 	done                                       atomic.Uint64
-	untagged, dropped                          atomic.Uint64
+	untagged, dropped, droppedBytes, recycled  atomic.Uint64
 	spans, spanBufs, spanMax, spanNoBuf        atomic.Uint64
 	long, short, resync, skipped, ghosts       atomic.Uint64
 	lapped, unseen, behind                     atomic.Uint64
@@ -61,37 +61,39 @@ func (c *Counters) restart() {
 // OQStats are the counters of one output queue, under the names of
 // datapath.md 4. Counts are packets unless the name says otherwise.
 type OQStats struct {
-	Ring        int    `json:"ring"`
-	Done        uint64 `json:"rx_done"`
-	Seen        uint64 `json:"rx_seen"`       // buffers found written at the last Census
-	Delivered   uint64 `json:"rx_delivered"`  // handed to the sink
-	PrefixSeq   uint64 `json:"rx_prefix_seq"` // snapshots taken for Instruments
-	Untagged    uint64 `json:"rx_untagged"`
-	Dropped     uint64 `json:"rx_filtered"` // verdict Drop
-	Spans       uint64 `json:"rx_spans"`
-	SpanBufs    uint64 `json:"rx_span_bufs"` // buffers after each span's first
-	SpanMax     uint64 `json:"rx_span_max"`  // largest length word of a span, bytes
-	SpanNoBuf   uint64 `json:"rx_span_nobuf"`
-	Long        uint64 `json:"rx_long"`
-	Short       uint64 `json:"rx_short"`
-	Resync      uint64 `json:"rx_resync"`
-	Skipped     uint64 `json:"rx_skipped"` // entries stepped over, shorts included
-	Ghosts      uint64 `json:"rx_ghosts"`  // counted packets of which nothing was ever seen
-	Lapped      uint64 `json:"oq_lapped"`
-	Unseen      uint64 `json:"oq_unseen"`
-	Behind      uint64 `json:"oq_behind"`
-	Bound       uint64 `json:"oq_bound"`
-	Declined    uint64 `json:"oq_declined"`
-	Handed      uint64 `json:"oq_handed"`
-	Capped      uint64 `json:"credit_capped"`
-	Returned    uint64 `json:"credit_returned"` // buffers
-	Carry       uint64 `json:"credit_carry"`    // buffers owed now
-	IntrTaken   uint64 `json:"intr_taken"`      // calls of the queue's interrupt handler
-	IntrDrained uint64 `json:"intr_drained"`    // productive passes after the first of one hold of the queue
-	WdRuns      uint64 `json:"rxwd_runs"`
-	WdRescues   uint64 `json:"rxwd_rescues"`
-	WdStalls    uint64 `json:"rxwd_stalls"`
-	AdoptDup    uint64 `json:"adopt_dup"` // frames handed on again when the rings were adopted
+	Ring         int    `json:"ring"`
+	Done         uint64 `json:"rx_done"`
+	Seen         uint64 `json:"rx_seen"`       // buffers found written at the last Census
+	Delivered    uint64 `json:"rx_delivered"`  // handed to the sink
+	PrefixSeq    uint64 `json:"rx_prefix_seq"` // snapshots taken for Instruments
+	Untagged     uint64 `json:"rx_untagged"`
+	Dropped      uint64 `json:"pfil_dropped"` // verdict Drop
+	DroppedBytes uint64 `json:"pfil_dropped_bytes"`
+	Recycled     uint64 `json:"pfil_recycled_bufs"` // buffers of dropped packets, owed as credit in the same pass
+	Spans        uint64 `json:"rx_spans"`
+	SpanBufs     uint64 `json:"rx_span_bufs"` // buffers after each span's first
+	SpanMax      uint64 `json:"rx_span_max"`  // largest length word of a span, bytes
+	SpanNoBuf    uint64 `json:"rx_span_nobuf"`
+	Long         uint64 `json:"rx_long"`
+	Short        uint64 `json:"rx_short"`
+	Resync       uint64 `json:"rx_resync"`
+	Skipped      uint64 `json:"rx_skipped"` // entries stepped over, shorts included
+	Ghosts       uint64 `json:"rx_ghosts"`  // counted packets of which nothing was ever seen
+	Lapped       uint64 `json:"oq_lapped"`
+	Unseen       uint64 `json:"oq_unseen"`
+	Behind       uint64 `json:"oq_behind"`
+	Bound        uint64 `json:"oq_bound"`
+	Declined     uint64 `json:"oq_declined"`
+	Handed       uint64 `json:"oq_handed"`
+	Capped       uint64 `json:"credit_capped"`
+	Returned     uint64 `json:"credit_returned"` // buffers
+	Carry        uint64 `json:"credit_carry"`    // buffers owed now
+	IntrTaken    uint64 `json:"intr_taken"`      // calls of the queue's interrupt handler
+	IntrDrained  uint64 `json:"intr_drained"`    // productive passes after the first of one hold of the queue
+	WdRuns       uint64 `json:"rxwd_runs"`
+	WdRescues    uint64 `json:"rxwd_rescues"`
+	WdStalls     uint64 `json:"rxwd_stalls"`
+	AdoptDup     uint64 `json:"adopt_dup"` // frames handed on again when the rings were adopted
 }
 
 // Stats are the counters of the data path as a whole: sums over the queues, the
@@ -119,7 +121,7 @@ type Stats struct {
 
 func (c *oqCounters) stats(ring int) OQStats {
 	return OQStats{
-		Ring: ring, Done: c.done.Load(), Seen: c.seen.Load(), Delivered: c.delivered.Load(), Untagged: c.untagged.Load(), Dropped: c.dropped.Load(),
+		Ring: ring, Done: c.done.Load(), Seen: c.seen.Load(), Delivered: c.delivered.Load(), Untagged: c.untagged.Load(), Dropped: c.dropped.Load(), DroppedBytes: c.droppedBytes.Load(), Recycled: c.recycled.Load(),
 		Spans: c.spans.Load(), SpanBufs: c.spanBufs.Load(), SpanMax: c.spanMax.Load(), SpanNoBuf: c.spanNoBuf.Load(),
 		Long: c.long.Load(), Short: c.short.Load(), Resync: c.resync.Load(), Skipped: c.skipped.Load(), Ghosts: c.ghosts.Load(),
 		Lapped: c.lapped.Load(), Unseen: c.unseen.Load(), Behind: c.behind.Load(), Bound: c.bound.Load(),
@@ -137,6 +139,8 @@ func (s *OQStats) add(q *OQStats) {
 	s.PrefixSeq += q.PrefixSeq
 	s.Untagged += q.Untagged
 	s.Dropped += q.Dropped
+	s.DroppedBytes += q.DroppedBytes
+	s.Recycled += q.Recycled
 	s.Spans += q.Spans
 	s.SpanBufs += q.SpanBufs
 	s.SpanMax = max(s.SpanMax, q.SpanMax)

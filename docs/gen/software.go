@@ -27,7 +27,9 @@ var meanings = []struct{ name, moves string }{
 	{"rx_delivered", "of those, handed on to the ports' interfaces"},
 	{"rx_prefix_seq", "`oxpd stats --instruments` has another last packet of a ring: once a pass that took something"},
 	{"rx_untagged", "a packet whose tag no interface owns, tag 254 (control and statistics messages) included"},
-	{"rx_filtered", "a packet that the verdict dropped where the device wrote it"},
+	{"pfil_dropped", "a packet that a filter dropped where the device wrote it"},
+	{"pfil_dropped_bytes", "bytes of the frames in `pfil_dropped`"},
+	{"pfil_recycled_bufs", "buffers of the packets in `pfil_dropped`: each was emptied and given back as credit in the pass that took it"},
 	{"rx_spans", "a packet of more than one buffer, delivered or not"},
 	{"rx_span_bufs", "buffers of such packets after their first"},
 	{"rx_span_max", "largest length word of such a packet, bytes: frame + 74"},
@@ -77,6 +79,8 @@ var meanings = []struct{ name, moves string }{
 	{"tx_packets", "a frame of the interface posted to the card"},
 	{"tx_bytes", "bytes of those, without padding"},
 	{"tx_drops", "a frame of the interface that was not posted: the sum of the four below"},
+	{"tx_pfil_dropped", "dropped by a filter, before a slot was taken"},
+	{"tx_pfil_dropped_bytes", "bytes of the frames in `tx_pfil_dropped`"},
 	{"tx_malformed", "shorter than 14 bytes"},
 	{"tx_toolong", "longer than a slot or than MTU + 14 + 4 per VLAN tag"},
 	{"tx_closed", "left unread in the interface's queue when oxpd took it away. When somebody else removes the interface, the kernel throws that queue away without a count: up to txqueuelen frames (1,000 unless changed) are then in no counter"},
@@ -136,7 +140,7 @@ func wireCounters(root string) (map[string]bool, error) {
 }
 
 // dispositions are the addends of rx_done.
-var dispositions = []string{"rx_packets", "rx_malformed", "rx_toolong", "rx_nobuf", "tap_down", "tap_err", "rx_untagged", "rx_filtered", "rx_span_nobuf", "rx_long"}
+var dispositions = []string{"rx_packets", "rx_malformed", "rx_toolong", "rx_nobuf", "tap_down", "tap_err", "rx_untagged", "pfil_dropped", "rx_span_nobuf", "rx_long"}
 
 // counters is every counter.
 func counters(root string) (string, error) {

@@ -57,7 +57,7 @@ func (d *Daemon) adoptRings(ctx context.Context, command uint32) (*adoption, err
 // ringConfig is that of rings which are made, or adopted, in this life.
 func (d *Daemon) ringConfig() ring.Config {
 	return ring.Config{
-		BAR0: d.card.BAR0(), DMA: d.memory(), Clock: d.clock, Log: d.log, Sink: d.fan, Verdict: d.fan.verdict, Watermark: d.config().Watermark,
+		BAR0: d.card.BAR0(), DMA: d.memory(), Clock: d.clock, Log: d.log, Sink: d.fan, Judge: d.fan, Watermark: d.config().Watermark,
 		Counters: d.ringCounts,
 	}
 }

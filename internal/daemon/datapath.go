@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"oxpd/internal/board"
+	"oxpd/internal/frame"
 	"oxpd/internal/port"
 	"oxpd/ring"
 )
@@ -45,8 +46,14 @@ func (f *fanout) has(p *port.Port) bool {
 
 func (f *fanout) leave(p *port.Port) { f.live[p.Board().Index].Store(false) }
 
-// verdict passes what belongs to an interface.
-func (f *fanout) verdict(_ []byte, _ int, tag uint16) ring.Verdict {
+// Enter implements ring.Judge.
+func (f *fanout) Enter(int) {}
+
+// Leave implements ring.Judge.
+func (f *fanout) Leave(int) {}
+
+// Judge implements ring.Judge: it passes what belongs to an interface.
+func (f *fanout) Judge(_ int, _ []byte, _ int, tag uint16, _ *frame.Packet) ring.Verdict {
 	if i := f.index[tag]; i == noPort || !f.live[i].Load() {
 		return ring.Unowned
 	}
@@ -58,6 +65,15 @@ func (f *fanout) verdict(_ []byte, _ int, tag uint16) ring.Verdict {
 func (f *fanout) Deliver(oq int, frames []ring.Frame) {
 	for i := range frames {
 		fr := &frames[i]
-		f.ports[f.index[fr.Tag]].Load().Receive(oq, fr.Pieces)
+		f.ports[f.index[fr.Tag]].Load().Receive(oq, fr.Pieces, header(fr.Head))
 	}
+}
+
+// header is the length of a frame's Ethernet header with its tags, 0 when nobody has
+// read it.
+func header(p *frame.Packet) int {
+	if p == nil || p.Have&frame.HaveL2 == 0 {
+		return 0
+	}
+	return p.L3
 }

@@ -846,8 +846,8 @@ func TestInterfaceRemovedInTheKernel(t *testing.T) {
 	require.NoError(t, r.setMTU("oxp9", 9000))
 }
 
-// frame is a broadcast of n bytes.
-func frame(n int) []byte {
+// frameOf is a broadcast of n bytes.
+func frameOf(n int) []byte {
 	b := bytes.Repeat([]byte{0x5a}, n)
 	copy(b, "\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x01\x88\xb5")
 	return b
@@ -877,7 +877,7 @@ func TestEveryFrameIsAccountedFor(t *testing.T) {
 		t.Helper()
 		before := counter(name)
 		for range frames {
-			w.Send(frame(n))
+			w.Send(frameOf(n))
 		}
 		r.wait(name, func() bool { return counter(name) == before+uint64(frames) })
 	}
@@ -891,20 +891,20 @@ func TestEveryFrameIsAccountedFor(t *testing.T) {
 	assert.Equal(t, uint64(9088), counter("rx_span_max"))
 	require.NoError(t, r.setMTU("F1", 1500))
 	for range 3 {
-		w.Send(frame(1515))
+		w.Send(frameOf(1515))
 	}
 	r.wait("the LIF drops what is too long", func() bool { return r.card.Counter(msg.CntDropMTUExceeded) == 3 })
 	limit := r.d.owners[8].snapshot().iface.(*port.Port).Limit
 	r.wait("the limit comes down once frames of the larger MTU have passed", func() bool { return limit() == 1500 })
 	// Past the LIF, as a card that counts differently would send it.
 	before := counter("rx_toolong")
-	r.card.DeliverRaw(3, 1, frame(1600), 1600+74)
+	r.card.DeliverRaw(3, 1, frameOf(1600), 1600+74)
 	r.wait("rx_toolong", func() bool { return counter("rx_toolong") == before+1 })
 	before = counter("rx_malformed")
-	r.card.DeliverRaw(4, 1, frame(20)[:8], 8+74)
+	r.card.DeliverRaw(4, 1, frameOf(20)[:8], 8+74)
 	r.wait("rx_malformed", func() bool { return counter("rx_malformed") == before+1 })
 	before = counter("rx_untagged")
-	r.card.DeliverRaw(5, 0x7777, frame(60), 60+74)
+	r.card.DeliverRaw(5, 0x7777, frameOf(60), 60+74)
 	r.wait("rx_untagged", func() bool { return counter("rx_untagged") == before+1 })
 
 	r.wait("what the kernel sent has left", func() bool { return left.Load() == counter("tx_packets") })
@@ -953,7 +953,7 @@ func TestSumsUnderTraffic(t *testing.T) {
 			default:
 			}
 			for range 32 {
-				w.Send(frame(9014))
+				w.Send(frameOf(9014))
 			}
 			r.wait("the wire to be free", func() bool { s := w.Stats(); return s.In == s.Passed+s.Overrun+s.LinkDown })
 		}
@@ -1139,7 +1139,7 @@ func TestStopUnderTraffic(t *testing.T) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		f := frame(1514)
+		f := frameOf(1514)
 		for {
 			select {
 			case <-stop:

@@ -174,7 +174,7 @@ func TestFastPathRestarts(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(time.Millisecond):
-				w.Send(frame(9014))
+				w.Send(frameOf(9014))
 			}
 		}
 	}()

@@ -47,7 +47,7 @@ func TestRenamedInterface(t *testing.T) {
 	r.wait("the LIF to follow", func() bool { return int(r.lif("PortF1").MTU) == 1600 })
 	r.mustIP("link", "set", "wan0", "up")
 	r.wait("the administrative state", func() bool { return r.port("oxp9").Admin == client.OperUp })
-	r.card.Wire(1).Send(frame(60))
+	r.card.Wire(1).Send(frameOf(60))
 	r.wait("frames at the interface", func() bool {
 		s, err := r.client.Stats(context.Background(), "oxp9")
 		return err == nil && s.Ports[0].Counters["rx_packets"] == 1
@@ -82,7 +82,7 @@ func TestChangedAddress(t *testing.T) {
 		r.mustIP("link", "set", name, "up")
 		heard := func(to string) func() bool {
 			return func() bool {
-				b := frame(60)
+				b := frameOf(60)
 				mac, err := net.ParseMAC(to)
 				require.NoError(t, err)
 				copy(b, mac)
@@ -180,7 +180,7 @@ func TestPortsFollowIPLink(t *testing.T) {
 		set("promisc", "on")
 		r.wait("L2 and NetAgent's filter off", func() bool { return l2() && agent().Promisc })
 		r.wait("foreign unicast arrives", func() bool {
-			b := frame(60)
+			b := frameOf(60)
 			copy(b, "\x02\x11\x22\x33\x44\x55")
 			r.wire("oxp1").Send(b)
 			return r.rxPackets("oxp1") > 0

@@ -53,7 +53,7 @@ func TestFramesOfALostCard(t *testing.T) {
 	r.wait("link", func() bool { return r.port("oxp9").OperState == client.OperUp })
 	many := func(n int, mark byte) (out [][]byte) {
 		for range n {
-			f := frame(100)
+			f := frameOf(100)
 			f[50] = mark
 			out = append(out, f)
 		}

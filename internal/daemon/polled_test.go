@@ -37,7 +37,7 @@ func TestWithoutInterrupts(t *testing.T) {
 	}
 	for n := range uint64(3) { // at rest, and under load
 		for range 20 {
-			r.card.Wire(1).Send(frame(60))
+			r.card.Wire(1).Send(frameOf(60))
 		}
 		r.wait("frames", func() bool { return taken() == 20*(n+1) })
 	}

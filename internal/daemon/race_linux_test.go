@@ -63,7 +63,7 @@ func TestFiftyEndsWhileTheMTUChanges(t *testing.T) {
 	for range 50 {
 		b := newBench(t, 8, 0)
 		d := New(Options{NetNS: ns.Path()})
-		d.tx, err = port.NewTransmitter(nil, &noSlots{}, d.clock, d.log)
+		d.tx, err = port.NewTransmitter(nil, &noSlots{}, nil, d.clock, d.log)
 		require.NoError(t, err)
 		for i := range d.owners {
 			c := b.ownerConfig

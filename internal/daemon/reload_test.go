@@ -109,7 +109,7 @@ func TestReload(t *testing.T) {
 		}
 		r.mustIP("link", "set", "oxp9", "up")
 		for range 5 {
-			r.card.Wire(1).Send(frame(60))
+			r.card.Wire(1).Send(frameOf(60))
 		}
 		r.wait("five frames", func() bool { return packets() == 5 })
 		for _, up := range []*bool{&no, &yes} {

@@ -33,7 +33,7 @@ func pour(t *testing.T, c *hwsim.Card, tag uint16) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		w, f := c.Wire(tag), frame(1514)
+		w, f := c.Wire(tag), frameOf(1514)
 		for {
 			select {
 			case <-stop:

@@ -478,7 +478,7 @@ func portStats(p board.Port, s port.Stats) client.PortStats {
 // ring is in exactly one disposition.
 func sums(dev ring.Stats, ports [board.Ports]port.Stats, quiet bool) client.Sums {
 	add := map[string]uint64{
-		"rx_untagged": dev.Untagged, "rx_span_nobuf": dev.SpanNoBuf, "rx_long": dev.Long, "rx_filtered": dev.Dropped,
+		"rx_untagged": dev.Untagged, "rx_span_nobuf": dev.SpanNoBuf, "rx_long": dev.Long, "pfil_dropped": dev.Dropped,
 	}
 	for i := range ports {
 		s := &ports[i]

@@ -44,7 +44,7 @@ func TestNetAgentSilentWhileRunning(t *testing.T) {
 	assert.NotContains(t, r.link("oxp9").Flags, "NO-CARRIER", "what is not known is not changed")
 	require.NoError(t, r.setMTU("oxp9", 9000), "the LIF needs no NetAgent")
 	r.mtus("oxp9", 9000)
-	r.card.Wire(1).Send(frame(9014))
+	r.card.Wire(1).Send(frameOf(9014))
 	r.wait("frames pass", func() bool {
 		s, err := r.client.Stats(context.Background(), "oxp9")
 		return err == nil && s.Ports[0].Counters["rx_packets"] == 1

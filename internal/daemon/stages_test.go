@@ -70,15 +70,15 @@ func TestRefusalsOfAStage(t *testing.T) {
 	}
 }
 
-func TestFanoutVerdict(t *testing.T) {
+func TestFanoutJudges(t *testing.T) {
 	f := newFanout()
 	for _, p := range board.All() {
-		assert.Equal(t, ring.Unowned, f.verdict(nil, 60, uint16(p.Tag)), "%s has no interface yet", p)
+		assert.Equal(t, ring.Unowned, f.Judge(0, nil, 60, uint16(p.Tag), nil), "%s has no interface yet", p)
 		f.live[p.Index].Store(true)
-		assert.Equal(t, ring.Pass, f.verdict(nil, 60, uint16(p.Tag)))
+		assert.Equal(t, ring.Pass, f.Judge(0, nil, 60, uint16(p.Tag), nil))
 	}
 	for _, tag := range []board.Tag{0, 3, board.TagControl, board.TagUplink, 0x8b00, 0xffff} {
-		assert.Equal(t, ring.Unowned, f.verdict(nil, 60, uint16(tag)), "%s", tag)
+		assert.Equal(t, ring.Unowned, f.Judge(0, nil, 60, uint16(tag), nil), "%s", tag)
 	}
 }
 

@@ -77,11 +77,11 @@ func TestStopNamesWhatIsLeft(t *testing.T) {
 			r := start(t, rigOptions{shared: card}).running()
 			r.faulty = true // the model's books have the packets that nobody took
 			iq := r.d.rings.IQ()
-			require.True(t, iq.Post(1, frame(60)))
+			require.True(t, iq.Post(1, frameOf(60)))
 			r.wait("the card fetches", func() bool { return iq.Settle() == 0 })
 			card.Faults(func(f *hwsim.Faults) { f.StopFetch = true })
 			for range tc.tx {
-				require.True(t, iq.Post(1, frame(60)))
+				require.True(t, iq.Post(1, frameOf(60)))
 			}
 			r.d.teardown.Store(tc.teardown)
 			r.d.tasks.Add(1) // holds the stop sequence until the workers have ended
@@ -90,7 +90,7 @@ func TestStopNamesWhatIsLeft(t *testing.T) {
 				return !strings.Contains(strings.Join(goroutines(t, r.name()), ""), "daemon.(*Daemon).spawn")
 			})
 			for range tc.rx {
-				card.DeliverRaw(3, 1, frame(60), 60+74)
+				card.DeliverRaw(3, 1, frameOf(60), 60+74)
 			}
 			if tc.gone {
 				card.Kill()
@@ -127,7 +127,7 @@ func TestStopGivesUpACardThatHasStopped(t *testing.T) {
 	require.NoError(t, rings.SetClocks(csr.ClocksPerUS))
 	card.Provision()
 	card.Faults(func(f *hwsim.Faults) { f.StopFetch = true })
-	require.True(t, rings.IQ().Post(1, frame(60)))
+	require.True(t, rings.IQ().Post(1, frameOf(60)))
 	d := New(Options{Config: config.Default(), Clock: card.Clock()})
 	began := card.Clock().Now()
 	d.settle(dev, rings)
@@ -164,7 +164,7 @@ func TestStopLetsTheCardFinish(t *testing.T) {
 	r := start(t, rigOptions{shared: card, clock: clk}).running()
 	card.Faults(func(f *hwsim.Faults) { f.StopFetch = true })
 	for range 100 {
-		require.True(t, r.d.rings.IQ().Post(1, frame(60)))
+		require.True(t, r.d.rings.IQ().Post(1, frameOf(60)))
 	}
 	r.d.tasks.Add(1) // the stop sequence begins when it is done
 	r.cancel()

@@ -37,7 +37,7 @@ func BenchmarkReceive(b *testing.B) {
 			b.ReportAllocs()
 			pieces := one(buf)
 			for range b.N {
-				if p.Receive(0, pieces) != Delivered {
+				if p.Receive(0, pieces, 0) != Delivered {
 					b.Fatal("not delivered")
 				}
 			}
@@ -48,7 +48,7 @@ func BenchmarkReceive(b *testing.B) {
 	b.Run("frame=9014/way=port6pieces", func(b *testing.B) {
 		b.ReportAllocs()
 		for range b.N {
-			if p.Receive(0, buf) != Delivered {
+			if p.Receive(0, buf, 0) != Delivered {
 				b.Fatal("not delivered")
 			}
 		}
@@ -95,7 +95,7 @@ func BenchmarkTransmit(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("frame=%d/way=port", n), func(b *testing.B) {
 			slots := &ringSlots{}
-			tr, err := NewTransmitter([]*Port{p}, slots, clock.NewReal(), nil)
+			tr, err := NewTransmitter([]*Port{p}, slots, nil, clock.NewReal(), nil)
 			require.NoError(b, err)
 			defer tr.Close()
 			defer tr.Remove(p)

@@ -60,6 +60,8 @@ type txCounters struct {
 	mu                 sync.Mutex
 	packets, bytes     uint64
 	malformed, toolong uint64
+	filtered           uint64
+	filteredBytes      uint64
 	closed, gone       uint64
 	errors             uint64
 }
@@ -148,11 +150,14 @@ type Stats struct {
 	TapDown, TapErr    uint64
 
 	TxPackets, TxBytes uint64
-	TxDrops            uint64 // the sum of the next four
+	TxDrops            uint64 // the sum of the next five
+	TxPfilDropped      uint64 // by the Filter
 	TxMalformed        uint64 // shorter than an Ethernet header
 	TxTooLong          uint64 // above the limit and its VLAN tags
 	TxClosed           uint64 // in the TAP's queue when the port was closed
 	TxGone             uint64 // in the TAP's queue when the card was lost, or came back
+
+	TxPfilDroppedBytes uint64 // of the frames in TxPfilDropped
 
 	// TapReadErrors counts events, not frames: reads of the TAP that failed.
 	TapReadErrors uint64
@@ -186,9 +191,10 @@ func (c *Counters) Stats() Stats {
 	c.tx.mu.Lock()
 	s.TxPackets, s.TxBytes = c.tx.packets, c.tx.bytes
 	s.TxMalformed, s.TxTooLong, s.TxClosed, s.TxGone = c.tx.malformed, c.tx.toolong, c.tx.closed, c.tx.gone
+	s.TxPfilDropped, s.TxPfilDroppedBytes = c.tx.filtered, c.tx.filteredBytes
 	s.TapReadErrors = c.tx.errors
 	c.tx.mu.Unlock()
-	s.TxDrops = s.TxMalformed + s.TxTooLong + s.TxClosed + s.TxGone
+	s.TxDrops = s.TxPfilDropped + s.TxMalformed + s.TxTooLong + s.TxClosed + s.TxGone
 	s.TapKernelDropped = c.kernel.total()
 	s.QuiesceWaits = c.waits.waits.Load()
 	s.QuiesceLongest = uint64(time.Duration(c.waits.longest.Load())+time.Microsecond-1) / uint64(time.Microsecond)
@@ -216,6 +222,8 @@ func (s Stats) Each(fn func(name string, value uint64)) {
 	fn("tx_packets", s.TxPackets)
 	fn("tx_bytes", s.TxBytes)
 	fn("tx_drops", s.TxDrops)
+	fn("tx_pfil_dropped", s.TxPfilDropped)
+	fn("tx_pfil_dropped_bytes", s.TxPfilDroppedBytes)
 	fn("tx_malformed", s.TxMalformed)
 	fn("tx_toolong", s.TxTooLong)
 	fn("tx_closed", s.TxClosed)

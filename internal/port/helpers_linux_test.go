@@ -257,7 +257,7 @@ type running struct {
 // transmit starts a transmitter and stops it at the end of the test.
 func transmit(t testing.TB, slots Slots, ports ...*Port) *running {
 	t.Helper()
-	tr, err := NewTransmitter(ports, slots, clock.NewReal(), nil)
+	tr, err := NewTransmitter(ports, slots, nil, clock.NewReal(), nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -366,15 +366,17 @@ func (c *Counters) unlock() {
 
 // Receive hands one frame, in order of its pieces, to the kernel: one system
 // call, no allocation up to eight pieces. The pieces are the caller's again
-// when it returns. Each concurrent caller uses its own shard, 0 to Shards-1.
-func (p *Port) Receive(shard int, pieces [][]byte) Disposition {
+// when it returns. header is the length of the frame's Ethernet header with its VLAN
+// tags when somebody has read it, 0 when nobody has. Each concurrent caller uses its
+// own shard, 0 to Shards-1.
+func (p *Port) Receive(shard int, pieces [][]byte, header int) Disposition {
 	n := 0
 	for _, b := range pieces {
 		n += len(b)
 	}
 	s := &p.counters.rx[shard%Shards]
 	s.mu.Lock()
-	d := p.deliver(pieces, n)
+	d := p.deliver(pieces, n, header)
 	s.n[d]++
 	if d == Delivered {
 		s.bytes += uint64(n)
@@ -384,11 +386,11 @@ func (p *Port) Receive(shard int, pieces [][]byte) Disposition {
 }
 
 // deliver decides and writes. n is the frame's length. Called with a shard's lock.
-func (p *Port) deliver(pieces [][]byte, n int) Disposition {
+func (p *Port) deliver(pieces [][]byte, n, header int) Disposition {
 	switch mtu := p.Limit(); {
 	case n < frame.HeaderSize:
 		return Malformed
-	case n > mtu+frame.HeaderSize && n > mtu+headerBytes(pieces):
+	case n > mtu+frame.HeaderSize && n > mtu+headerBytes(pieces, header):
 		return TooLong
 	case p.closed.Load():
 		return TapDown
@@ -416,8 +418,11 @@ func (p *Port) deliver(pieces [][]byte, n int) Disposition {
 }
 
 // headerBytes is the length of the frame's Ethernet header with its VLAN tags,
-// two at most.
-func headerBytes(pieces [][]byte) int {
+// two at most; known is it, when it is not 0.
+func headerBytes(pieces [][]byte, known int) int {
+	if known > 0 {
+		return known
+	}
 	const most = frame.HeaderSize + frame.MaxVLANs*frame.VLANSize
 	var head [most]byte
 	n := 0

@@ -44,7 +44,7 @@ func TestOpen(t *testing.T) {
 		assert.ErrorIs(t, p.SetMTU(context.Background(), 1400), ErrClosed)
 		_, err = p.MTU()
 		assert.ErrorIs(t, err, ErrClosed)
-		assert.Equal(t, TapDown, p.Receive(0, one(ether(60, 0, 0))))
+		assert.Equal(t, TapDown, p.Receive(0, one(ether(60, 0, 0)), 0))
 	})
 	t.Run("it is made in the namespace asked for", func(t *testing.T) {
 		p := open(t, ns)
@@ -86,7 +86,7 @@ func TestOpenForeign(t *testing.T) {
 		p := open(t, ns)
 		_, err := Open(Config{Port: p.Board(), NetNS: ns.Path()})
 		require.ErrorIs(t, err, sys.ErrExists)
-		assert.Equal(t, Delivered, p.Receive(0, one(ether(60, 0, 0))))
+		assert.Equal(t, Delivered, p.Receive(0, one(ether(60, 0, 0)), 0))
 	})
 }
 

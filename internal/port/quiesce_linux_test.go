@@ -48,7 +48,7 @@ func TestQuiesceCountsItsWaits(t *testing.T) {
 			require.NoError(t, p.Close())
 		}, 0},
 		{"a worker has a frame when it is closed", func(t *testing.T, p *Port, tap *stuck) {
-			go p.Receive(3, one(ether(60, 0, 0)))
+			go p.Receive(3, one(ether(60, 0, 0)), 0)
 			<-tap.entered
 			waiting(t, func() { assert.NoError(t, p.Close()) }, func() bool { return taken(&p.counters.rx[2].mu) }, func() { close(tap.release) })
 		}, 1},
@@ -70,7 +70,7 @@ func TestQuiesceCountsItsWaits(t *testing.T) {
 				defer tr.mu.Unlock()
 				return len(tr.ports) == 0
 			}, p.counters.tx.mu.Unlock)
-			go p.Receive(7, one(ether(60, 0, 0)))
+			go p.Receive(7, one(ether(60, 0, 0)), 0)
 			<-tap.entered
 			waiting(t, func() { assert.NoError(t, p.Close()) }, func() bool { return taken(&p.counters.rx[6].mu) }, func() { close(tap.release) })
 		}, 2},

@@ -44,7 +44,7 @@ func TestReceiveDelivers(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			before := p.Stats()
 			want := ether(tc.bytes, tc.vlans, 3)
-			require.Equal(t, Delivered, p.Receive(2, tc.pieces(want)))
+			require.Equal(t, Delivered, p.Receive(2, tc.pieces(want), 0))
 			got := linux.next()
 			if tc.vlans > 0 { // Linux takes the outer tag off before a packet socket sees it
 				want = append(want[:12:12], want[16:]...)
@@ -97,7 +97,7 @@ func TestReceiveRefuses(t *testing.T) {
 		} {
 			t.Run(tc.name+"/"+how, func(t *testing.T) {
 				p.SetLimit(tc.mtu)
-				assertOne(t, p, tc.want, func() Disposition { return p.Receive(5, b) })
+				assertOne(t, p, tc.want, func() Disposition { return p.Receive(5, b, 0) })
 				if tc.want == Delivered {
 					linux.next()
 				}
@@ -107,21 +107,21 @@ func TestReceiveRefuses(t *testing.T) {
 	}
 	p.SetLimit(1500)
 	t.Run("no pieces", func(t *testing.T) {
-		assertOne(t, p, Malformed, func() Disposition { return p.Receive(0, nil) })
+		assertOne(t, p, Malformed, func() Disposition { return p.Receive(0, nil, 0) })
 	})
 	t.Run("interface down", func(t *testing.T) {
 		require.NoError(t, p.SetUp(context.Background(), false))
-		assertOne(t, p, TapDown, func() Disposition { return p.Receive(0, one(ether(60, 0, 0))) })
+		assertOne(t, p, TapDown, func() Disposition { return p.Receive(0, one(ether(60, 0, 0)), 0) })
 		require.NoError(t, p.SetUp(context.Background(), true))
-		assertOne(t, p, Delivered, func() Disposition { return p.Receive(0, one(ether(60, 0, 0))) })
+		assertOne(t, p, Delivered, func() Disposition { return p.Receive(0, one(ether(60, 0, 0)), 0) })
 	})
 	t.Run("interface deleted by somebody", func(t *testing.T) {
 		ip(t, ns, "link delete oxp9")
-		assertOne(t, p, TapDown, func() Disposition { return p.Receive(0, one(ether(60, 0, 0))) })
+		assertOne(t, p, TapDown, func() Disposition { return p.Receive(0, one(ether(60, 0, 0)), 0) })
 	})
 	t.Run("closed", func(t *testing.T) {
 		require.NoError(t, p.Close())
-		assertOne(t, p, TapDown, func() Disposition { return p.Receive(0, one(ether(60, 0, 0))) })
+		assertOne(t, p, TapDown, func() Disposition { return p.Receive(0, one(ether(60, 0, 0)), 0) })
 	})
 }
 
@@ -197,7 +197,7 @@ func TestReceiveWriteFails(t *testing.T) {
 				}
 				got := map[Disposition]int{}
 				for range burst {
-					got[p.Receive(0, b)]++
+					got[p.Receive(0, b, 0)]++
 				}
 				want := map[Disposition]int{Delivered: burst - 1}
 				want[tc.want]++
@@ -225,11 +225,11 @@ func TestReceiveSums(t *testing.T) {
 			for i := range each {
 				switch i % 4 {
 				case 0:
-					p.Receive(shard, long)
+					p.Receive(shard, long, 0)
 				case 1:
-					p.Receive(shard, short)
+					p.Receive(shard, short, 0)
 				default:
-					p.Receive(shard, good)
+					p.Receive(shard, good, 0)
 				}
 				if i%1000 == 0 {
 					p.counters.Stats()
@@ -266,7 +266,7 @@ func TestCloseWhileReceiving(t *testing.T) {
 				defer wg.Done()
 				<-begin
 				for range each {
-					p.Receive(shard, one(ether(60, 0, 0)))
+					p.Receive(shard, one(ether(60, 0, 0)), 0)
 				}
 			}()
 		}
@@ -305,9 +305,9 @@ func TestCountersOutliveThePort(t *testing.T) {
 		for range 7 { // nobody reads: two stay, five are dropped
 			linux.send(ether(60, 0, 0))
 		}
-		require.Equal(t, Delivered, p.Receive(life, one(ether(100, 0, 0))))
+		require.Equal(t, Delivered, p.Receive(life, one(ether(100, 0, 0)), 0))
 		require.NoError(t, p.SetUp(context.Background(), false))
-		require.Equal(t, TapDown, p.Receive(life, one(ether(100, 0, 0))))
+		require.Equal(t, TapDown, p.Receive(life, one(ether(100, 0, 0)), 0))
 		require.NoError(t, p.Close())
 
 		s := c.Stats()
@@ -328,11 +328,11 @@ func TestReceiveAllocatesNothing(t *testing.T) {
 	short := one(ether(13, 0, 0))
 	for name, pieces := range map[string][][]byte{"one piece": whole, "six pieces and a tag": span, "malformed": short} {
 		t.Run(name, func(t *testing.T) {
-			assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Receive(0, pieces) }))
+			assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Receive(0, pieces, 0) }))
 		})
 	}
 	require.NoError(t, p.SetUp(context.Background(), false))
-	assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Receive(0, whole) }), "interface down")
+	assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Receive(0, whole, 0) }), "interface down")
 }
 
 func TestDispositionNames(t *testing.T) {
@@ -342,5 +342,5 @@ func TestDispositionNames(t *testing.T) {
 		assert.True(t, names[d.String()], "%v is a counter", d)
 	}
 	assert.Equal(t, "unknown", dispositions.String())
-	assert.Equal(t, frame.HeaderSize, headerBytes(nil))
+	assert.Equal(t, frame.HeaderSize, headerBytes(nil, 0))
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"oxpd/internal/board"
 	"oxpd/internal/frame"
 )
 
@@ -37,6 +38,21 @@ type Slots interface {
 	Reap()                             // free what the card has finished with
 }
 
+// Filter decides about frames on their way to the card, where they were read, before
+// a slot is taken for them. Enter and Leave are called around each port's turn.
+type Filter interface {
+	Enter()
+	Drop(p board.Port, frame []byte) bool // keeps nothing of frame
+	Leave()
+}
+
+// passAll is the filter of a transmitter that was given none.
+type passAll struct{}
+
+func (passAll) Enter()                       {}
+func (passAll) Drop(board.Port, []byte) bool { return false }
+func (passAll) Leave()                       {}
+
 // Clock is the time that waits for a full queue take.
 type Clock interface {
 	Sleep(ctx context.Context, d time.Duration) error
@@ -57,10 +73,11 @@ type poller interface {
 // Transmitter moves frames from the ports' TAPs to the card's queue. Add and
 // Remove may be called while it runs.
 type Transmitter struct {
-	slots Slots
-	clock Clock
-	log   *slog.Logger
-	poll  poller
+	slots  Slots
+	filter Filter
+	clock  Clock
+	log    *slog.Logger
+	poll   poller
 
 	mu    sync.Mutex
 	ports map[int32]*Port
@@ -77,9 +94,9 @@ type TransmitterStats struct {
 	FullWaits uint64 // times that reading stopped because the queue was full
 }
 
-// NewTransmitter makes a transmitter for ports. A nil logger discards. The
-// caller closes it after Run has returned.
-func NewTransmitter(ports []*Port, slots Slots, clock Clock, logger *slog.Logger) (*Transmitter, error) {
+// NewTransmitter makes a transmitter for ports. A nil filter passes everything, a nil
+// logger discards. The caller closes it after Run has returned.
+func NewTransmitter(ports []*Port, slots Slots, filter Filter, clock Clock, logger *slog.Logger) (*Transmitter, error) {
 	poll, err := newPoller()
 	if err != nil {
 		return nil, fmt.Errorf("port: make transmitter: %w", err)
@@ -87,7 +104,10 @@ func NewTransmitter(ports []*Port, slots Slots, clock Clock, logger *slog.Logger
 	if logger == nil {
 		logger = slog.New(slog.NewTextHandler(discard{}, nil))
 	}
-	t := &Transmitter{slots: slots, clock: clock, log: logger, poll: poll, ports: make(map[int32]*Port)}
+	if filter == nil {
+		filter = passAll{}
+	}
+	t := &Transmitter{slots: slots, filter: filter, clock: clock, log: logger, poll: poll, ports: make(map[int32]*Port)}
 	for _, p := range ports {
 		if err := t.Add(p); err != nil {
 			poll.close()
@@ -206,6 +226,8 @@ func (t *Transmitter) turn(p *Port, budget int) (left int, full bool) {
 	}
 	t.slots.Lock()
 	defer t.slots.Unlock()
+	t.filter.Enter()
+	defer t.filter.Leave()
 	for budget > 0 {
 		buf := t.slots.Reserve()
 		if buf == nil {
@@ -231,6 +253,11 @@ func (t *Transmitter) turn(p *Port, budget int) (left int, full bool) {
 			continue
 		case n == len(buf), n > mtu+frame.HeaderSize && n > mtu+header(buf[:n]):
 			tx.toolong++
+			continue
+		}
+		if t.filter.Drop(p.port, buf[:n]) {
+			tx.filtered++
+			tx.filteredBytes += uint64(n)
 			continue
 		}
 		t.slots.Commit(uint16(p.port.Tag), n)

@@ -178,7 +178,7 @@ func (*idle) close() error              { return nil }
 
 // bare is a transmitter without a poller; its ports have the ids 1, 2, ...
 func bare(slots Slots, ports ...*Port) *Transmitter {
-	tr := &Transmitter{slots: slots, clock: clock.NewReal(), log: slog.New(slog.NewTextHandler(discard{}, nil)),
+	tr := &Transmitter{slots: slots, filter: passAll{}, clock: clock.NewReal(), log: slog.New(slog.NewTextHandler(discard{}, nil)),
 		poll: &idle{}, ports: map[int32]*Port{}}
 	for i, p := range ports {
 		tr.ports[int32(i+1)] = p
@@ -499,7 +499,7 @@ func TestTransmitRunsAgain(t *testing.T) {
 	linux := listen(t, ns, p.Index())
 	slots := newSlots(255)
 	slots.auto = true
-	tr, err := NewTransmitter([]*Port{p}, slots, clock.NewReal(), nil)
+	tr, err := NewTransmitter([]*Port{p}, slots, nil, clock.NewReal(), nil)
 	require.NoError(t, err)
 	defer tr.Close()
 	for i := 1; i <= 3; i++ {
@@ -522,7 +522,7 @@ func TestTransmitAllocatesNothing(t *testing.T) {
 	linux := listen(t, ns, p.Index())
 	slots := newSlots(255)
 	slots.auto, slots.keep = true, false
-	tr, err := NewTransmitter([]*Port{p}, slots, clock.NewReal(), nil)
+	tr, err := NewTransmitter([]*Port{p}, slots, nil, clock.NewReal(), nil)
 	require.NoError(t, err)
 	defer tr.Close()
 	ctx := context.Background()
@@ -561,7 +561,7 @@ func TestTransmitIdle(t *testing.T) {
 	up, down, deleted, removed := open(t, ns, "oxp1"), open(t, ns, "oxp2"), open(t, ns, "oxp3"), open(t, ns, "oxp4")
 	slots := newSlots(255)
 	slots.auto = true
-	tr, err := NewTransmitter([]*Port{up, down, deleted, removed}, slots, clock.NewReal(), nil)
+	tr, err := NewTransmitter([]*Port{up, down, deleted, removed}, slots, nil, clock.NewReal(), nil)
 	require.NoError(t, err)
 	defer tr.Close()
 	w := &watched{poller: tr.poll}

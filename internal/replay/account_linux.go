@@ -23,7 +23,7 @@ var whyNot = map[string]string{
 	msg.CounterNames[msg.CntTXDropQueueFull]: "the host's ring was full; --pace host waits for it",
 
 	"rx_untagged":   "its tag is of no port",
-	"rx_filtered":   "dropped by a verdict",
+	"pfil_dropped":  "dropped by a verdict",
 	"rx_long":       "a length that cannot be",
 	"rx_span_nobuf": "no gather buffer was free",
 	"rx_malformed":  "shorter than an Ethernet header",
@@ -39,7 +39,7 @@ const reached = "rx_packets"
 
 var (
 	wireEnds = []string{"link_down", "runt", "oversize", "switch_dropped", "overrun", "filtered", "no_fast_path"}
-	ringEnds = []string{"rx_untagged", "rx_filtered", "rx_long", "rx_span_nobuf"}
+	ringEnds = []string{"rx_untagged", "pfil_dropped", "rx_long", "rx_span_nobuf"}
 	portEnds = []string{"rx_malformed", "rx_toolong", "rx_nobuf", "tap_down", "tap_err"}
 )
 

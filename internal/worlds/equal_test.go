@@ -177,7 +177,7 @@ func play(t *testing.T, sc scene, p *pattern, free bool) outcome {
 	s.dev = simdev.New(s.card)
 	defer s.card.Close()
 	var err error
-	s.driver, err = s.plan.bringUp(ctx, s.card, s.dev, s.dev.DMA(), s.card.Clock(), s, s.verdict)
+	s.driver, err = s.plan.bringUp(ctx, s.card, s.dev, s.dev.DMA(), s.card.Clock(), s, ring.JudgeFunc(s.verdict))
 	require.NoError(t, err)
 	for _, p := range board.All() {
 		l, ok := s.card.LIF(uint32(p.LIF()))

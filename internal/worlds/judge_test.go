@@ -491,7 +491,7 @@ func (w *world) ofDriver() {
 	came += uint64(w.longs)
 	w.equal("rx_done", s.Done, came)
 	w.equal("rx_delivered", s.Delivered, whole)
-	w.equal("rx_filtered", s.Dropped, dropped)
+	w.equal("pfil_dropped", s.Dropped, dropped)
 	w.equal("rx_untagged", s.Untagged, untagged)
 	w.equal("rx_spans", s.Spans, spans)
 	w.equal("rx_span_bufs", s.SpanBufs, spanBufs)

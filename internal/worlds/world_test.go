@@ -148,7 +148,7 @@ type driver struct {
 // bringUp brings a card up as the daemon does: rings before the handshake, LIFs by rpc.
 // Links are there at once, without NetAgent. control is the control plane's clock, once
 // the handshake is over.
-func (p *plan) bringUp(ctx context.Context, card *hwsim.Card, dev octep.Device, mem dma.Provider, control rpc.Clock, sink ring.Sink, verdict ring.VerdictFunc) (d driver, err error) {
+func (p *plan) bringUp(ctx context.Context, card *hwsim.Card, dev octep.Device, mem dma.Provider, control rpc.Clock, sink ring.Sink, judge ring.Judge) (d driver, err error) {
 	clock := card.Clock()
 	ep, err := octep.Open(ctx, dev, octep.Config{Clock: clock})
 	if err != nil {
@@ -158,7 +158,7 @@ func (p *plan) bringUp(ctx context.Context, card *hwsim.Card, dev octep.Device, 
 		return d, err
 	}
 	d.rings, err = ring.New(ring.Config{
-		BAR0: dev.BAR0(), DMA: mem, Clock: clock, Sink: sink, Verdict: verdict, Watermark: p.conf.watermark,
+		BAR0: dev.BAR0(), DMA: mem, Clock: clock, Sink: sink, Judge: judge, Watermark: p.conf.watermark,
 		GatherFrames: p.conf.gather, GatherLarge: p.conf.large, PacketLevel: p.conf.level, LevelTime: p.conf.levelTime,
 	})
 	if err != nil {
@@ -218,7 +218,7 @@ func (w *world) build(r *reuse) {
 	w.dev = simdev.New(w.card)
 	w.mem = newMemory(w.card, r)
 	var err error
-	w.driver, err = w.plan.bringUp(context.Background(), w.card, w.dev, w.mem, patient{w}, w, w.verdict)
+	w.driver, err = w.plan.bringUp(context.Background(), w.card, w.dev, w.mem, patient{w}, w, ring.JudgeFunc(w.verdict))
 	w.must("bring up", err)
 	for _, p := range board.All() {
 		l, _ := w.card.LIF(uint32(p.LIF()))

@@ -93,7 +93,7 @@ type meetings map[string]int
 // meant is what worlds are for: a thing that happens in none of them tests nothing.
 var meant = []string{
 	"frames in", "frames out", "frames of several buffers", "more than a thousand frames", "all twelve ports",
-	"rx_filtered", "rx_untagged", "rx_long", "rx_short", "rx_resync", "oq_unseen", "oq_behind", "credit_capped", "rxwd_rescues", "tx_iq_full", "MTU changes",
+	"pfil_dropped", "rx_untagged", "rx_long", "rx_short", "rx_resync", "oq_unseen", "oq_behind", "credit_capped", "rxwd_rescues", "tx_iq_full", "MTU changes",
 	"MTU changes that fail", "no link", "too long for the switch", "a foreign address", "above the MTU", "a host ring is full", "an egress queue is full", "a fault", "no LIF",
 }
 
@@ -107,7 +107,7 @@ func (m meetings) add(w *world) {
 	}
 	st := w.lifs.Stats()
 	for what, n := range map[string]uint64{
-		"frames in": s.Delivered, "frames out": s.TxPosted, "frames of several buffers": s.Spans, "rx_filtered": s.Dropped,
+		"frames in": s.Delivered, "frames out": s.TxPosted, "frames of several buffers": s.Spans, "pfil_dropped": s.Dropped,
 		"rx_untagged": s.Untagged, "rx_long": s.Long, "rx_short": s.Short, "rx_resync": s.Resync, "oq_unseen": s.Unseen, "oq_behind": s.Behind,
 		"credit_capped": s.Capped, "rxwd_rescues": s.WdRescues, "tx_iq_full": s.TxFull, "MTU changes": st.MTUChanges, "MTU changes that fail": st.Refused + st.Mismatches,
 		"more than a thousand frames": (s.Done + s.TxPosted) / 1000, "all twelve ports": uint64(ports / board.Ports),

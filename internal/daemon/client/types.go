@@ -255,7 +255,7 @@ type Stats64 struct {
 
 // PortStats are the counters of one port. Counters has them under oxpd's own
 // names: rx_packets, rx_bytes, rx_malformed, rx_toolong, rx_nobuf, tap_down, tap_err,
-// tx_packets, tx_bytes, tx_drops (the sum of tx_malformed and tx_toolong),
+// tx_packets, tx_bytes, tx_drops (the sum of the drops before the card),
 // tap_read_errors, tap_kernel_dropped, quiesce_waits, quiesce_longest_us.
 type PortStats struct {
 	IfName   string            `json:"ifname"`

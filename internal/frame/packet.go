@@ -1,0 +1,233 @@
+package frame
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// Have says which headers of a frame are there whole.
+type Have uint16
+
+// What a Packet may have. A header counts when all of it lies in the bytes at
+// hand and inside of what the headers before it promise.
+const (
+	HaveL2    Have = 1 << iota // Ethernet header and its VLAN tags, up to MaxVLANs
+	HaveIPv4                   // header with its options; the addresses
+	HaveIPv6                   // fixed header; the addresses
+	HaveProto                  // Proto is the protocol behind all IPv6 extension headers
+	HaveFrag                   // part of a datagram that was cut
+	HaveLater                  // a part that is not the first: nothing of layer 4 is in it
+	HavePorts                  // SrcPort and DstPort of TCP, UDP or SCTP
+	HaveTCP                    // TCPFlags
+	HaveICMP                   // ICMPType and ICMPCode, of ICMP or of ICMPv6
+)
+
+// HaveIP is either family.
+const HaveIP = HaveIPv4 | HaveIPv6
+
+// Protocol numbers of IPv4 and IPv6 (IANA, Assigned Internet Protocol Numbers).
+const (
+	ProtoICMP   = 1
+	ProtoTCP    = 6
+	ProtoUDP    = 17
+	ProtoGRE    = 47
+	ProtoESP    = 50
+	ProtoAH     = 51
+	ProtoICMPv6 = 58
+	ProtoSCTP   = 132
+
+	protoHopByHop = 0
+	protoRouting  = 43
+	protoFragment = 44
+	protoOptions  = 60
+)
+
+// MaxExtensions bounds the IPv6 extension headers that are walked. A longer
+// chain has no protocol.
+const MaxExtensions = 8
+
+// Sizes in bytes.
+const (
+	ipv4Size = 20
+	ipv6Size = 40
+	extUnit  = 8 // an extension header's length is in these, without the first
+	ahUnit   = 4 // an authentication header's, without the first two
+	fragSize = 8
+	vlanMask = 0x0fff
+)
+
+// Packet is the headers of one frame, as far as the bytes at hand go. A field
+// means something only when Have says so.
+type Packet struct {
+	Header
+	Have               Have
+	VLAN               [MaxVLANs]uint16 // VLAN ids, outermost first, Header.VLANs of them
+	L4                 int              // offset of layer 4, with HaveProto and without HaveLater
+	SrcPort, DstPort   uint16
+	Proto              uint8
+	TCPFlags           uint8 // CWR ECE URG ACK PSH RST SYN FIN, as in the header
+	ICMPType, ICMPCode uint8
+
+	srcHi, srcLo, dstHi, dstLo uint64 // IPv6 as it is, IPv4 in the low half
+}
+
+// Src is the source address; the zero Addr without HaveIP.
+func (p *Packet) Src() netip.Addr { return p.addr(p.srcHi, p.srcLo) }
+
+// Dst is the destination address; the zero Addr without HaveIP.
+func (p *Packet) Dst() netip.Addr { return p.addr(p.dstHi, p.dstLo) }
+
+// SrcWords and DstWords are the addresses as two words in host order, IPv4 in the
+// low half of the second: what a filter compares without making an Addr.
+func (p *Packet) SrcWords() (hi, lo uint64) { return p.srcHi, p.srcLo }
+
+// DstWords is SrcWords of the destination.
+func (p *Packet) DstWords() (hi, lo uint64) { return p.dstHi, p.dstLo }
+
+func (p *Packet) addr(hi, lo uint64) netip.Addr {
+	switch {
+	case p.Have&HaveIPv4 != 0:
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], uint32(lo))
+		return netip.AddrFrom4(b)
+	case p.Have&HaveIPv6 != 0:
+		var b [16]byte
+		binary.BigEndian.PutUint64(b[:], hi)
+		binary.BigEndian.PutUint64(b[8:], lo)
+		return netip.AddrFrom16(b)
+	}
+	return netip.Addr{}
+}
+
+// Parse overwrites p with the headers of a frame. first is the frame's beginning,
+// frameBytes its whole length, which may be larger. Nothing beyond first is read,
+// whatever the lengths in it say; a datagram that says it is shorter than what is
+// there ends where it says. Parse allocates nothing and keeps nothing.
+func (p *Packet) Parse(first []byte, frameBytes int) {
+	*p = Packet{}
+	h, ok := Parse(first)
+	if !ok {
+		return
+	}
+	p.Header, p.Have = h, HaveL2
+	for i := range h.VLANs {
+		p.VLAN[i] = binary.BigEndian.Uint16(first[HeaderSize+i*VLANSize:]) & vlanMask
+	}
+	if frameBytes < len(first) {
+		first = first[:max(frameBytes, h.L3)]
+	}
+	switch b := first[h.L3:]; h.EtherType {
+	case TypeIPv4:
+		p.ipv4(b)
+	case TypeIPv6:
+		p.ipv6(b)
+	}
+}
+
+// ipv4 reads a datagram that begins b.
+func (p *Packet) ipv4(b []byte) {
+	if len(b) < ipv4Size || b[0]>>4 != 4 {
+		return
+	}
+	header, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
+	if header < ipv4Size || header > len(b) || total < header {
+		return
+	}
+	p.Have |= HaveIPv4 | HaveProto
+	p.srcLo = uint64(binary.BigEndian.Uint32(b[12:]))
+	p.dstLo = uint64(binary.BigEndian.Uint32(b[16:]))
+	p.Proto = b[9]
+	const more, offset = 0x2000, 0x1fff
+	if frag := binary.BigEndian.Uint16(b[6:]); frag&(more|offset) != 0 {
+		p.Have |= HaveFrag
+		if frag&offset != 0 {
+			p.Have |= HaveLater
+			return
+		}
+	}
+	p.transport(b[:min(total, len(b))], header)
+}
+
+// ipv6 reads a datagram that begins b and walks its extension headers.
+func (p *Packet) ipv6(b []byte) {
+	if len(b) < ipv6Size || b[0]>>4 != 6 {
+		return
+	}
+	p.Have |= HaveIPv6
+	p.srcHi, p.srcLo = binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
+	p.dstHi, p.dstLo = binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint64(b[32:])
+	next, at := b[6], ipv6Size
+	b = b[:min(ipv6Size+int(binary.BigEndian.Uint16(b[4:])), len(b))]
+	for range MaxExtensions {
+		size := 0
+		switch next {
+		case protoHopByHop, protoRouting, protoOptions:
+			if len(b) < at+extUnit {
+				return
+			}
+			size = (int(b[at+1]) + 1) * extUnit
+		case ProtoAH:
+			if len(b) < at+extUnit {
+				return
+			}
+			size = (int(b[at+1]) + 2) * ahUnit
+		case protoFragment:
+			if len(b) < at+fragSize {
+				return
+			}
+			size = fragSize
+			const more, offset = 0x0001, 0xfff8
+			if frag := binary.BigEndian.Uint16(b[at+2:]); frag&(more|offset) != 0 {
+				p.Have |= HaveFrag
+				if frag&offset != 0 {
+					// The header behind belongs to the first part; its number is known.
+					p.Have |= HaveLater | HaveProto
+					p.Proto = b[at]
+					return
+				}
+			}
+		}
+		if size == 0 {
+			break
+		}
+		if len(b) < at+size {
+			return
+		}
+		next = b[at]
+		at += size
+	}
+	switch next {
+	case protoHopByHop, protoRouting, protoOptions, ProtoAH, protoFragment:
+		return // more than MaxExtensions
+	}
+	p.Have |= HaveProto
+	p.Proto = next
+	p.transport(b, at)
+}
+
+// transport reads what is at offset l4 of the datagram b.
+func (p *Packet) transport(b []byte, l4 int) {
+	p.L4 = p.L3 + l4
+	b = b[l4:]
+	switch p.Proto {
+	case ProtoTCP, ProtoUDP, ProtoSCTP:
+		if len(b) < 4 {
+			return
+		}
+		p.Have |= HavePorts
+		p.SrcPort, p.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+		const flags = 13
+		if p.Proto == ProtoTCP && len(b) > flags {
+			p.Have |= HaveTCP
+			p.TCPFlags = b[flags]
+		}
+	case ProtoICMP, ProtoICMPv6:
+		if len(b) < 2 {
+			return
+		}
+		if isV4 := p.Have&HaveIPv4 != 0; isV4 == (p.Proto == ProtoICMP) {
+			p.Have |= HaveICMP
+			p.ICMPType, p.ICMPCode = b[0], b[1]
+		}
+	}
+}

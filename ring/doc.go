@@ -41,7 +41,9 @@
 //	acknowledge            OUT_CNTS is what lies there  writes the record
 //	record                 record
 //
-// Adopt takes live rings over by them, and by the registers.
+// Adopt takes live rings over by them, and by the registers. Packets of the batch that
+// goes on there are judged again: what was dropped is dropped again by the same rules,
+// and no record says what the verdict was.
 //
 // The package knows neither ports nor filters: it asks a Judge and hands
 // frames to a Sink. It leaves out gather lists on transmit.

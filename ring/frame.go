@@ -13,12 +13,16 @@ const (
 	Drop                   // pfil_dropped: no gather, no copy; the buffers go straight back
 	Unowned                // the tag belongs to no interface: rx_untagged
 	Divert                 // deliver to the inspection queue
-	Sample                 // deliver, and copy to the sample ring
 )
 
 // Judge decides about packets where the device wrote them. Enter and Leave are
 // called around each walk over output queue oq, by whoever holds the queue, and
-// Judge between them, once a packet; for different queues at once.
+// Judge between them, once a packet; for different queues at once. The sink gets
+// what the walk took before Leave.
+//
+// A process that is killed in a walk never leaves. The next one judges the packets of
+// the batch that was under way once more, by the rules that it has then; what the dead
+// one counted died with it.
 //
 // first is the frame's bytes in the packet's first buffer, at most
 // wire.FirstPayload; frameBytes is the whole frame's length and may be larger. A

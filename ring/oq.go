@@ -500,7 +500,7 @@ func (o *OQ) take(n int) (took int) {
 			o.cnt.untagged.Add(1)
 			foreign = int64(at)
 			continue
-		case Pass, Divert, Sample:
+		case Pass, Divert:
 		}
 		if bufs > 1 {
 			dst := o.pool.get(frameBytes)

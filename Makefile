@@ -60,14 +60,18 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 bench: ## the datapath beside a bare copy of the same bytes
 	$(GO) test -run '^$$' -bench 'OQVisit|IQPost' -benchmem ./ring/...
 
-lint: bin/staticcheck ## gofmt, go vet, staticcheck
+lint: bin/staticcheck bin/exhaustive ## gofmt, go vet, staticcheck; switches over verdicts are exhaustive
 	@unformatted="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$unformatted" ] || { echo "gofmt -w $$unformatted"; exit 1; }
 	$(GO) vet ./...
 	bin/staticcheck ./...
+	bin/exhaustive -explicit-exhaustive-switch ./...
 
-# staticcheck is pinned in a module of its own, so that users of the packages do not inherit it.
+# The linters are pinned in a module of their own, so that users of the packages do not inherit them.
 bin/staticcheck: tools/go.mod tools/go.sum
 	cd tools && $(GO) build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+
+bin/exhaustive: tools/go.mod tools/go.sum
+	cd tools && $(GO) build -o ../bin/exhaustive github.com/nishanths/exhaustive/cmd/exhaustive
 
 helper: ## build the program for the coprocessor again (switchcfg/mvsw/helper)
 	@tools/need aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu

@@ -492,7 +492,8 @@ func (o *OQ) take(n int) (took int) {
 		head := &o.heads[frames]
 		head.Have = 0
 		verdict := o.judge.Judge(o.n, first, frameBytes, tag, head)
-		switch verdict { //exhaustive:enforce
+		//exhaustive:enforce
+		switch verdict {
 		case Drop:
 			dropped.add(frameBytes, bufs)
 			continue

@@ -2,7 +2,10 @@ module oxpd/tools
 
 go 1.23.0
 
-require honnef.co/go/tools v0.6.1
+require (
+	github.com/nishanths/exhaustive v0.12.0
+	honnef.co/go/tools v0.6.1
+)
 
 require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect

@@ -4,4 +4,7 @@
 // its own, so that users of oxpd's packages do not inherit them.
 package tools
 
-import _ "honnef.co/go/tools/cmd/staticcheck"
+import (
+	_ "github.com/nishanths/exhaustive/cmd/exhaustive"
+	_ "honnef.co/go/tools/cmd/staticcheck"
+)

@@ -4,6 +4,7 @@ go 1.23.0
 
 require (
 	github.com/coreos/go-systemd/v22 v22.7.0
+	github.com/gaissmai/bart v0.22.0
 	github.com/google/gopacket v1.1.19
 	github.com/jsimonetti/rtnetlink/v2 v2.0.2
 	github.com/mdlayher/netlink v1.7.2

@@ -15,10 +15,9 @@ const (
 	Divert                 // deliver to the inspection queue
 )
 
-// Judge decides about packets where the device wrote them. Enter and Leave are
-// called around each walk over output queue oq, by whoever holds the queue, and
-// Judge between them, once a packet; for different queues at once. The sink gets
-// what the walk took before Leave.
+// Judge decides about packets where the device wrote them: once a packet, by whoever
+// holds output queue oq, and Leave after each walk over it; for different queues at
+// once. The sink gets what the walk took before Leave.
 //
 // A process that is killed in a walk never leaves. The next one judges the packets of
 // the batch that was under way once more, by the rules that it has then; what the dead
@@ -29,16 +28,12 @@ const (
 // judge keeps neither first nor head. When it has to read the frame's headers it
 // fills head, which goes with the frame to the sink.
 type Judge interface {
-	Enter(oq int)
 	Judge(oq int, first []byte, frameBytes int, tag uint16, head *frame.Packet) Verdict
 	Leave(oq int)
 }
 
 // JudgeFunc is a Judge that reads no headers and does not care about walks.
 type JudgeFunc func(first []byte, frameBytes int, tag uint16) Verdict
-
-// Enter implements Judge.
-func (JudgeFunc) Enter(int) {}
 
 // Leave implements Judge.
 func (JudgeFunc) Leave(int) {}

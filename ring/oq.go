@@ -432,7 +432,6 @@ func (o *OQ) credit() error {
 func (o *OQ) walk(n int, counted bool) (took int) {
 	o.cnt.walks.Add(1)
 	o.mark = mark{loose: !counted}
-	o.judge.Enter(o.n)
 	took = o.take(n)
 	o.judge.Leave(o.n)
 	o.cnt.walks.Add(1)

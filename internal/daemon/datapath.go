@@ -46,9 +46,6 @@ func (f *fanout) has(p *port.Port) bool {
 
 func (f *fanout) leave(p *port.Port) { f.live[p.Board().Index].Store(false) }
 
-// Enter implements ring.Judge.
-func (f *fanout) Enter(int) {}
-
 // Leave implements ring.Judge.
 func (f *fanout) Leave(int) {}
 

@@ -39,9 +39,8 @@ type Slots interface {
 }
 
 // Filter decides about frames on their way to the card, where they were read, before
-// a slot is taken for them. Enter and Leave are called around each port's turn.
+// a slot is taken for them. Leave is called after each port's turn.
 type Filter interface {
-	Enter()
 	Drop(p board.Port, frame []byte) bool // keeps nothing of frame
 	Leave()
 }
@@ -49,7 +48,6 @@ type Filter interface {
 // passAll is the filter of a transmitter that was given none.
 type passAll struct{}
 
-func (passAll) Enter()                       {}
 func (passAll) Drop(board.Port, []byte) bool { return false }
 func (passAll) Leave()                       {}
 
@@ -226,7 +224,6 @@ func (t *Transmitter) turn(p *Port, budget int) (left int, full bool) {
 	}
 	t.slots.Lock()
 	defer t.slots.Unlock()
-	t.filter.Enter()
 	defer t.filter.Leave()
 	for budget > 0 {
 		buf := t.slots.Reserve()

@@ -1,0 +1,5 @@
+//go:build !race
+
+package pfil
+
+const raceEnabled = false

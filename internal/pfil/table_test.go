@@ -259,7 +259,10 @@ func TestJudgeAllocatesNothing(t *testing.T) {
 	r.load("a", "set bad file bad.txt\nsample 2 udp from set bad to any\ndrop udp from not set bad to any port 1-9,53")
 	r.link("a", In, "oxp1")
 	b := udp(1, 53)
-	assert.Zero(t, testing.AllocsPerRun(1000, func() { r.judge(0, "oxp1", In, b) }))
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		r.Judge(0, 0, In, b, len(b), &r.pkt)
+		r.Leave(0)
+	}))
 	hits, _, _ := r.hits("a")
 	assert.EqualValues(t, 1001, hits[1])
 }

@@ -22,19 +22,13 @@ type sieve struct {
 	ports  map[string]int
 }
 
-func (s *sieve) Enter() {
-	require.False(s.t, s.inside, "entered twice")
-	s.inside = true
-	s.turns++
-}
-
-func (s *sieve) Leave() {
-	require.True(s.t, s.inside, "left twice")
-	s.inside = false
-}
+func (s *sieve) Leave() { s.inside = false }
 
 func (s *sieve) Drop(p board.Port, b []byte) bool {
-	require.True(s.t, s.inside, "asked outside of a turn")
+	if !s.inside {
+		s.inside = true
+		s.turns++
+	}
 	s.asked = append(s.asked, len(b))
 	s.ports[p.Name]++
 	return b[len(b)-1]&1 == 1
@@ -132,7 +126,6 @@ func TestFilterDropsAllOfOnePort(t *testing.T) {
 // evens is a filter that costs nothing.
 type evens struct{ n int }
 
-func (*evens) Enter()                         {}
 func (e *evens) Drop(board.Port, []byte) bool { e.n++; return e.n&1 == 0 }
 func (*evens) Leave()                         {}
 

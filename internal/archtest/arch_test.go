@@ -86,7 +86,7 @@ var rules = map[string][]string{
 	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
 		"internal/daemon/config", "internal/capture", "internal/sys", "hwsim/console", sysUnix}, layouts...),
-	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/port", "internal/sys", "internal/daemon/client",
+	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/pfil", "internal/port", "internal/sys", "internal/daemon/client",
 		"internal/daemon/config", "switchcfg", "switchcfg/console", "switchcfg/mvsw", sysUnix}, below...),
 
 	"internal/probe":        append([]string{"octep"}, below...),

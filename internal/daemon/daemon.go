@@ -17,6 +17,7 @@ import (
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/fdstore"
+	"oxpd/internal/pfil"
 	"oxpd/internal/port"
 	"oxpd/lif"
 	"oxpd/octep"
@@ -64,7 +65,8 @@ type Daemon struct {
 	sw     *switchState
 
 	ringCounts *ring.Counters // outlive rings
-	ended      chan struct{}  // closed when the stop sequence is done
+	filters    *pfil.Table
+	ended      chan struct{} // closed when the stop sequence is done
 
 	saved    *octep.Saved // of the bring-up alone: what a reset takes out of config space
 	stopOnce sync.Once
@@ -88,8 +90,9 @@ type Daemon struct {
 
 // New prepares a daemon; nothing is opened before Run.
 func New(o Options) *Daemon {
+	filters := pfil.NewTable(filterShards, time.Now)
 	d := &Daemon{
-		o: o, cfg: o.Config, log: o.Logger, clock: o.Clock, fan: newFanout(), taps: map[*port.Port]bool{},
+		o: o, cfg: o.Config, log: o.Logger, clock: o.Clock, filters: filters, fan: newFanout(filters), taps: map[*port.Port]bool{},
 		ringCounts: ring.NewCounters(), life: newLife(), ended: make(chan struct{}), stopAsk: make(chan struct{}), state: client.StateBringUp,
 		sw: newSwitchState(),
 	}

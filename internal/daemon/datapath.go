@@ -5,9 +5,32 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/frame"
+	"oxpd/internal/pfil"
 	"oxpd/internal/port"
 	"oxpd/ring"
+	"oxpd/ring/wire"
 )
+
+// Shards of the filters' table: one of each output queue, and the transmitter's.
+const (
+	transmitShard = wire.OQs
+	filterShards  = wire.OQs + 1
+)
+
+// outward asks the filters about frames on their way to the card. It is the
+// transmitter's alone.
+type outward struct {
+	filters *pfil.Table
+	head    frame.Packet
+}
+
+// Drop implements port.Filter.
+func (o *outward) Drop(p board.Port, b []byte) bool {
+	return o.filters.Judge(transmitShard, p.Index, pfil.Out, b, len(b), &o.head) == pfil.Drop
+}
+
+// Leave implements port.Filter.
+func (o *outward) Leave() { o.filters.Leave(transmitShard) }
 
 // noPort marks a tag that is no front port's.
 const noPort = board.Ports
@@ -19,10 +42,13 @@ type fanout struct {
 	index [1 << 16]uint8 // tag -> port, noPort for none
 	ports [board.Ports]atomic.Pointer[port.Port]
 	live  [board.Ports]atomic.Bool
+
+	filters *pfil.Table
 }
 
-func newFanout() *fanout {
-	f := &fanout{}
+// newFanout makes a sink without ports that asks filters about each frame.
+func newFanout(filters *pfil.Table) *fanout {
+	f := &fanout{filters: filters}
 	for i := range f.index {
 		f.index[i] = noPort
 	}
@@ -46,16 +72,33 @@ func (f *fanout) has(p *port.Port) bool {
 
 func (f *fanout) leave(p *port.Port) { f.live[p.Board().Index].Store(false) }
 
-// Leave implements ring.Judge.
-func (f *fanout) Leave(int) {}
-
-// Judge implements ring.Judge: it passes what belongs to an interface.
-func (f *fanout) Judge(_ int, _ []byte, _ int, tag uint16, _ *frame.Packet) ring.Verdict {
-	if i := f.index[tag]; i == noPort || !f.live[i].Load() {
+// Judge implements ring.Judge: it passes what belongs to an interface and what the
+// filters at its port let in. Output queues and shards of the filters have the same
+// numbers.
+func (f *fanout) Judge(oq int, first []byte, frameBytes int, tag uint16, head *frame.Packet) ring.Verdict {
+	i := f.index[tag]
+	if i == noPort || !f.live[i].Load() {
 		return ring.Unowned
 	}
-	return ring.Pass
+	return ringVerdict(f.filters.Judge(oq, int(i), pfil.In, first, frameBytes, head))
 }
+
+// ringVerdict is what a filter's verdict is to the rings. A frame that is to be
+// diverted is delivered as others are while nothing inspects it.
+func ringVerdict(v pfil.Verdict) ring.Verdict {
+	switch v { //exhaustive:enforce
+	case pfil.Drop:
+		return ring.Drop
+	case pfil.Divert:
+		return ring.Divert
+	case pfil.Pass, pfil.Sample, pfil.Count:
+		return ring.Pass
+	}
+	return ring.Drop // no verdict: nothing passes by a mistake of ours
+}
+
+// Leave implements ring.Judge.
+func (f *fanout) Leave(oq int) { f.filters.Leave(oq) }
 
 // Deliver implements ring.Sink. Output queues and shards have the same numbers,
 // so each worker counts in shards of its own.

@@ -13,6 +13,7 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/dma"
+	"oxpd/internal/pfil"
 	"oxpd/internal/port"
 	"oxpd/octep"
 	"oxpd/ring"
@@ -369,7 +370,7 @@ func (d *Daemon) stats(only *board.Port) client.Stats {
 		if only != nil && only.Index != i {
 			continue
 		}
-		out.Ports = append(out.Ports, portStats(p, s))
+		out.Ports = append(out.Ports, portStats(p, s, d.filters.Dropped(p, pfil.In)))
 	}
 	d.mu.Lock()
 	card, simulated := d.dev.(wired)
@@ -461,16 +462,18 @@ func flatten[S ring.Stats | ring.OQStats](s S) map[string]uint64 {
 }
 
 // portStats gives a port's counters under both sets of names. In those of `ip`
-// what the card sent is RX; errors and drops stay on their own side.
-func portStats(p board.Port, s port.Stats) client.PortStats {
+// what the card sent is RX; errors and drops stay on their own side. filtered never
+// reached the port: filters dropped it in the rings.
+func portStats(p board.Port, s port.Stats, filtered pfil.Drops) client.PortStats {
 	out := client.PortStats{
 		IfName: p.Name, Label: p.Label, Counters: map[string]uint64{},
 		Stats64: client.Stats64{
-			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.RxNoBuf + s.TapDown},
+			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.RxNoBuf + s.TapDown + filtered.Frames},
 			TX: client.LinkStats{Bytes: s.TxBytes, Packets: s.TxPackets, Errors: s.TapReadErrors, Dropped: s.TxDrops + s.TapKernelDropped},
 		},
 	}
 	s.Each(func(name string, value uint64) { out.Counters[name] = value })
+	out.Counters["pfil_dropped"], out.Counters["pfil_dropped_bytes"] = filtered.Frames, filtered.Bytes
 	return out
 }
 

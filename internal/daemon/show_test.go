@@ -12,6 +12,7 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/pfil"
 	"oxpd/internal/port"
 	"oxpd/ring"
 	"oxpd/ring/wire"
@@ -34,12 +35,21 @@ func TestSumsHaveEveryDispositionOfAPort(t *testing.T) {
 			got := sums(ring.Stats{OQStats: ring.OQStats{Done: 6}}, ports, true)
 			assert.EqualValues(t, 6, got.Addends[name])
 			assert.True(t, got.Accounted, "%v", got)
-			shown := portStats(board.ByIndex(3), s)
+			shown := portStats(board.ByIndex(3), s, pfil.Drops{})
 			assert.EqualValues(t, 3, shown.Counters[name])
 			rx := shown.Stats64.RX
 			assert.EqualValues(t, 3, rx.Packets+rx.Errors+rx.Dropped, "in the names of ip, once")
 		})
 	}
+}
+
+// What filters dropped in the rings is a port's, once, under either set of names.
+func TestDroppedByFiltersIsShown(t *testing.T) {
+	got := portStats(board.ByIndex(3), port.Stats{RxTooLong: 1}, pfil.Drops{Frames: 5, Bytes: 300})
+	assert.EqualValues(t, 5, got.Counters["pfil_dropped"])
+	assert.EqualValues(t, 300, got.Counters["pfil_dropped_bytes"])
+	assert.EqualValues(t, 6, got.Stats64.RX.Dropped)
+	assert.Zero(t, got.Stats64.RX.Packets)
 }
 
 // spelled are the names of datapath.md 4 that are written for people there.

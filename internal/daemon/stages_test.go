@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/frame"
+	"oxpd/internal/pfil"
 	"oxpd/ring"
 	"oxpd/rpc"
 )
@@ -71,7 +74,7 @@ func TestRefusalsOfAStage(t *testing.T) {
 }
 
 func TestFanoutJudges(t *testing.T) {
-	f := newFanout()
+	f := newFanout(pfil.NewTable(filterShards, time.Now))
 	for _, p := range board.All() {
 		assert.Equal(t, ring.Unowned, f.Judge(0, nil, 60, uint16(p.Tag), nil), "%s has no interface yet", p)
 		f.live[p.Index].Store(true)
@@ -80,6 +83,41 @@ func TestFanoutJudges(t *testing.T) {
 	for _, tag := range []board.Tag{0, 3, board.TagControl, board.TagUplink, 0x8b00, 0xffff} {
 		assert.Equal(t, ring.Unowned, f.Judge(0, nil, 60, uint16(tag), nil), "%s", tag)
 	}
+}
+
+// A frame of a port meets the filters of that port and way, and each verdict is one of
+// the rings'.
+func TestFanoutAsksFilters(t *testing.T) {
+	filters := pfil.NewTable(filterShards, time.Now)
+	f, out := newFanout(filters), &outward{filters: filters}
+	p := board.ByIndex(8)
+	f.live[8].Store(true)
+	f.live[9].Store(true)
+	b := frameOf(60)
+	for _, tc := range []struct {
+		verdict string
+		want    ring.Verdict
+	}{{"pass", ring.Pass}, {"drop", ring.Drop}, {"divert", ring.Divert}, {"count", ring.Pass}, {"sample 1", ring.Pass}} {
+		t.Run(tc.verdict, func(t *testing.T) {
+			_, err := filters.Load("x", pfil.Source{Name: "x", Rules: []byte(tc.verdict + " any from any to any")})
+			require.NoError(t, err)
+			require.NoError(t, filters.Link("x", []board.Port{p}, pfil.In))
+			var head frame.Packet
+			assert.Equal(t, tc.want, f.Judge(7, b, 9014, uint16(p.Tag), &head))
+			assert.Equal(t, 14, header(&head), "the header is read once")
+			assert.Equal(t, ring.Pass, f.Judge(7, b, 60, uint16(board.ByIndex(9).Tag), &frame.Packet{}), "another port")
+			f.Leave(7)
+			assert.False(t, out.Drop(p, b), "another way")
+			out.Leave()
+			require.NoError(t, filters.Unlink("x", []board.Port{p}, pfil.In))
+			require.NoError(t, filters.Link("x", []board.Port{p}, pfil.Out))
+			assert.Equal(t, tc.want == ring.Drop, out.Drop(p, b))
+			out.Leave()
+			require.NoError(t, filters.Unlink("x", []board.Port{p}, pfil.Out))
+		})
+	}
+	assert.Equal(t, pfil.Drops{Frames: 1, Bytes: 9014}, filters.Dropped(p, pfil.In))
+	assert.Equal(t, pfil.Drops{Frames: 1, Bytes: 60}, filters.Dropped(p, pfil.Out))
 }
 
 func TestOrderOfPorts(t *testing.T) {

@@ -86,7 +86,8 @@ func (f *fanout) Judge(oq int, first []byte, frameBytes int, tag uint16, head *f
 // ringVerdict is what a filter's verdict is to the rings. A frame that is to be
 // diverted is delivered as others are while nothing inspects it.
 func ringVerdict(v pfil.Verdict) ring.Verdict {
-	switch v { //exhaustive:enforce
+	//exhaustive:enforce
+	switch v {
 	case pfil.Drop:
 		return ring.Drop
 	case pfil.Divert:

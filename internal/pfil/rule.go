@@ -21,14 +21,13 @@ const (
 	Divert                // deliver to the inspection queue; without one, deliver
 	Sample                // deliver, and keep a copy of one in Rule.Every
 	Count                 // deliver: the rule's counters are all that is wanted
-	verdicts
 )
 
-var verdictWords = [verdicts]string{"pass", "drop", "divert", "sample", "count"}
+var verdictWords = [...]string{"pass", "drop", "divert", "sample", "count"}
 
 // String is the word of the language.
 func (v Verdict) String() string {
-	if v >= verdicts {
+	if int(v) >= len(verdictWords) {
 		return "verdict " + strconv.Itoa(int(v))
 	}
 	return verdictWords[v]

@@ -140,7 +140,8 @@ func (t *Table) Judge(n, port int, dir Direction, first []byte, frameBytes int, 
 			continue
 		}
 		a := l.acts[i]
-		switch a.verdict { //exhaustive:enforce
+		//exhaustive:enforce
+		switch a.verdict {
 		case Drop:
 			d := &s.drops[port][dir-1]
 			d.Frames++

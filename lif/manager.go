@@ -51,7 +51,7 @@ type State struct {
 	Have        msg.LIF // what was read last; valid when Present
 	Present     bool    // the entry existed at the last read
 	DFDiffers   bool    // the entry's DF bit was read otherwise than wanted; see the package comment
-	Bound       bool    // the port's tag leads to the LIF, as far as oxpd wrote it
+	Bound       bool    // the port's tag leads to the LIF, as far as oxpd wrote it and nobody doubts
 	Err         error   // of the last try, nil when want equals have
 	Refusals    uint64  // rc 1 answers, ever
 	Lost        uint64  // times that an entry which had been there was read absent: the fast path restarted
@@ -89,6 +89,8 @@ type port struct {
 	misses  int // failed tries in a row
 	adopted bool
 	moving  [6]byte // the address that a SetMAC under way would give it, or zero
+
+	doubted atomic.Bool // DoubtTags was called; whoever has turn takes note
 }
 
 // Manager owns the LIF of each front port. All methods are safe for concurrent
@@ -195,6 +197,15 @@ func (m *Manager) Forget() {
 		q.misses = 0
 		s := &q.state
 		s.Have, s.Present, s.Bound, s.DFDiffers, s.Err, s.RetryAt = msg.LIF{}, false, false, false, nil, 0
+	}
+}
+
+// DoubtTags says that a tag may lead to no LIF any more. The map of tags cannot be
+// read back, so the next Provision or Reconcile of each port binds its tag anew. It
+// never waits for a command.
+func (m *Manager) DoubtTags() {
+	for i := range m.ports {
+		m.ports[i].doubted.Store(true)
 	}
 }
 
@@ -323,6 +334,9 @@ func (m *Manager) try(ctx context.Context, q *port) (changed bool, err error) {
 
 // converge makes the entry what is wanted and proves it by reading.
 func (m *Manager) converge(ctx context.Context, q *port) (changed bool, err error) {
+	if q.doubted.Swap(false) {
+		m.set(q, func(s *State) { s.Bound = false })
+	}
 	have, present, err := m.read(ctx, q, "read")
 	if err != nil {
 		return false, err

@@ -394,6 +394,24 @@ func TestBindIsTriedAgain(t *testing.T) {
 	require.True(t, r.State(port1).Ready())
 }
 
+// Nobody can read a tag back: one that is in doubt is bound anew, once.
+func TestTagInDoubtIsBoundAnew(t *testing.T) {
+	r := provisioned(t, port1, f1)
+	delete(r.tags, uint16(f1.Tag))
+	r.DoubtTags()
+	require.True(t, r.State(f1).Ready(), "nothing is sent before its turn")
+	for range 2 {
+		for _, p := range []board.Port{port1, f1} {
+			_, err := r.Reconcile(bg, p)
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, []msg.PPort{{Iface: port1.Iface, Tag: uint16(port1.Tag)}, {Iface: f1.Iface, Tag: uint16(f1.Tag)}}, r.binds)
+	require.Empty(t, r.updates)
+	require.Equal(t, f1.Iface, r.tags[uint16(f1.Tag)])
+	require.True(t, r.State(f1).Ready())
+}
+
 func TestRefusalsAreCountedAndLogged(t *testing.T) {
 	r := newRig()
 	r.refuse = func(uint32) error { return refused }

@@ -542,6 +542,7 @@ func (d *Daemon) provisionPorts(ctx context.Context) (string, error) {
 		}
 	}
 	d.spawn(ctx, "reconciler", d.reconcile)
+	d.spawn(ctx, "flow watcher", d.watchFlow)
 	return fmt.Sprintf("%d of %d up", up, board.Ports), nil
 }
 

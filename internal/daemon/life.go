@@ -52,6 +52,7 @@ type life struct {
 	modes    *modes           // of the switch; nil before it was read
 	others   switchcfg.Others // of the switch; whoever has its turn has them
 	said     said             // of the switch, likewise
+	flow     flow             // of the frames, by the card's counters
 	regions  []*dma.Region    // of the rpc channel
 	master   bool             // bus mastering was turned on
 	armed    bool             // the card was told about rings

@@ -82,14 +82,23 @@ func (r *reopener) PPort(ctx context.Context, p msg.PPort) error {
 	return r.saw(c.PPort(ctx, p))
 }
 
-// counters reads the fast path's counters.
+// sysCounters reads the fast path's counters.
+func (r *reopener) sysCounters(ctx context.Context, sys *[msg.CountersSys]uint64) error {
+	c, err := r.get()
+	if err != nil {
+		return err
+	}
+	return r.saw(c.SysCounters(ctx, sys))
+}
+
+// counters reads the fast path's counters, and those of its ports.
 func (r *reopener) counters(ctx context.Context, sys *[msg.CountersSys]uint64, ports *[msg.CountersPort][msg.CountersPortStride]uint64) error {
 	c, err := r.get()
 	if err != nil {
 		return err
 	}
-	if err := c.SysCounters(ctx, sys); err != nil {
-		return r.saw(err)
+	if err := r.sysCounters(ctx, sys); err != nil {
+		return err
 	}
 	return r.saw(c.PortCounters(ctx, ports))
 }

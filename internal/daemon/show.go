@@ -50,6 +50,7 @@ func (d *Daemon) status() client.Status {
 		s.Device.Alive = !d.closed && octep.Alive(d.dev)
 	}
 	s.Restart = d.restart()
+	s.Warnings = append(s.Warnings, d.flow.warnings()...)
 	d.mu.Unlock()
 	s.Stages = d.track.snapshot()
 	if sw := &s.Stages[stageSwitch]; sw.State == client.StageDone {

@@ -35,7 +35,7 @@ const (
 	ReportBSize         = "bsize-zero"
 	ReportSRIOV         = "sriov-enable"
 
-	ReportConsoleByte    = "console-byte-in-boot"  // a byte on the console before the coprocessor's kernel runs: stops its boot loader
+	ReportConsoleByte    = "console-byte-in-boot"  // a byte on the console while no kernel of the coprocessor runs: in a boot it stops the boot loader
 	ReportSwitchBusy     = "switch-command-busy"   // a command was written while another one was not done, and is lost
 	ReportSwitchBits     = "switch-other-bits"     // a write of register 8 with other bits than it had, beside the jumbo field
 	ReportSwitchReserved = "switch-reserved-mode"  // jumbo mode 3 was written

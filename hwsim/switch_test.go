@@ -418,6 +418,32 @@ func TestConsoleOfTheCoprocessor(t *testing.T) {
 	assert.Equal(t, []BootEvent{BootOff, BootLoader, BootKernel, BootOff}, seen[3:])
 }
 
+// Software that has ended reads no byte, and no boot loader is there to be stopped.
+func TestConsoleOfACoprocessorThatRunsNothing(t *testing.T) {
+	c := New(Options{Timeline: Compressed()})
+	atEnd(t, c, c.Close)
+	var seen []BootEvent
+	c.SetConsole(func(e BootEvent) { seen = append(seen, e) })
+	c.Advance(time.Second)
+	for range 2 {
+		i, err := ParseInjection("software-ends")
+		require.NoError(t, err)
+		require.NoError(t, c.Inject(i))
+		c.Advance(time.Second)
+	}
+	assert.False(t, c.KernelUp())
+	c.ConsoleByte()
+	reports := c.Reports()
+	require.Len(t, reports, 1)
+	assert.Equal(t, ReportConsoleByte, reports[0].Name)
+	assert.Contains(t, reports[0].Text, "runs nothing: nobody reads it")
+	assert.Equal(t, []BootEvent{BootKernel, BootOff}, seen)
+	c.Reboot()
+	c.Advance(time.Second)
+	assert.True(t, c.KernelUp(), "no boot loader has stopped")
+	assert.Equal(t, []BootEvent{BootKernel, BootOff, BootLoader, BootKernel}, seen)
+}
+
 // In free mode others use the bus while the card runs.
 func TestMDIOFromAnotherGoroutine(t *testing.T) {
 	r := newRingHost(t, 1024, unlimited).program(2032)

@@ -47,6 +47,7 @@ type target struct {
 	gen     uint64 // counts starts and stops; an event of an older one is void
 	running bool
 	mapped  bool // the windows decode
+	ended   bool // nothing runs any more, until a start
 	crashed bool
 
 	// fastPathUp tells that the fast path opened its host port and runs. Frames
@@ -117,11 +118,11 @@ func (t *target) start() {
 
 // stop is the begin of a reset: the coprocessor's memory and state are gone.
 func (t *target) stop() {
-	if t.running {
+	if t.running && !t.ended {
 		t.c.out.boot(BootOff)
 	}
 	t.gen++
-	t.running, t.mapped, t.crashed, t.fastPathUp = false, false, false, false
+	t.running, t.mapped, t.ended, t.crashed, t.fastPathUp = false, false, false, false, false
 	t.hs, t.rpc, t.agent = handshake{}, rpcTarget{}, netAgent{}
 	t.params = paramsReset
 	t.c.lifs.reset()
@@ -238,9 +239,13 @@ func (t *target) crash() {
 // vanish is the end of all that the target runs, its kernel too: every window reads
 // all-ones, the registers stay (F2).
 func (t *target) vanish() {
+	if !t.running || t.ended {
+		return
+	}
+	t.c.out.boot(BootOff)
 	t.killFastPath()
 	t.gen++
-	t.mapped = false
+	t.mapped, t.ended = false, true
 	t.unmap(0)
 }
 

@@ -30,13 +30,18 @@ func (c *Card) KernelUp() bool {
 
 // ConsoleByte tells the card that a byte reached the coprocessor's console. Before
 // the kernel runs, it stops the boot loader, and with it everything until the
-// coprocessor is started anew (rpc-lif.md 10): the report ReportConsoleByte. Later
-// it means nothing to the card.
+// coprocessor is started anew (rpc-lif.md 10): the report ReportConsoleByte. While the
+// kernel runs it means nothing to the card. Once that has ended nobody reads it, but
+// whoever sent it cannot know that no boot has begun: the same report.
 func (c *Card) ConsoleByte() {
 	c.lock()
 	defer c.leave()
 	t := c.target
 	if !t.running || t.mapped {
+		return
+	}
+	if t.ended {
+		c.report(ReportConsoleByte, "a byte while the coprocessor runs nothing: nobody reads it, and in a boot it would stop the boot loader")
 		return
 	}
 	c.report(ReportConsoleByte, "a byte while the coprocessor boots: its boot loader has stopped")

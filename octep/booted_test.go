@@ -36,6 +36,10 @@ func TestBooted(t *testing.T) {
 		{name: "another driver's note", at: time.Second, change: func(b *simBench) {
 			b.card.Store(0, uint64(csr.SDPScratch), 8, csr.ScratchQueuesUp)
 		}, err: octep.ErrBooting, witness: "SDP_SCRATCH"},
+		{name: "its software has gone", at: time.Second, change: func(b *simBench) {
+			inject(t, b.card, "software-ends")
+		}, err: octep.ErrNoSoftware, witness: "barmap at BAR2+0x2000000 reads all ones"},
+		{name: "its facilities have gone", at: time.Second, change: func(b *simBench) { inject(t, b.card, "facilities-end") }},
 		{name: "is being reset", at: time.Second, change: func(b *simBench) { b.card.Reboot() }, err: mmio.ErrGone, report: hwsim.ReportDecodeOff},
 		{name: "card gone", at: time.Second, change: func(b *simBench) { b.card.Kill() }, err: mmio.ErrGone},
 	} {
@@ -61,4 +65,12 @@ func TestBooted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// inject has the card do something at once.
+func inject(t *testing.T, c *hwsim.Card, text string) {
+	t.Helper()
+	i, err := hwsim.ParseInjection(text)
+	require.NoError(t, err)
+	require.NoError(t, c.Inject(i))
 }

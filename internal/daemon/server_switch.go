@@ -152,7 +152,7 @@ func switchCode(err error) client.Code {
 		return client.CodeUnknownPort
 	case errors.As(err, &size), errors.As(err, &number), errors.As(err, &outside), errors.Is(err, switchcfg.ErrForbidden):
 		return client.CodeUsage
-	case errors.Is(err, octep.ErrBooting):
+	case errors.Is(err, octep.ErrBooting), errors.Is(err, octep.ErrNoSoftware):
 		return client.CodeNotReady
 	case errors.As(err, &busy), errors.As(err, &silent):
 		return client.CodeTimeout

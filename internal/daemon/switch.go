@@ -153,7 +153,7 @@ func (d *Daemon) knowResult(l *life, r switchcfg.Result) {
 // is asked nothing meanwhile: its programs use the switch by the same two registers.
 // ctx belongs to a part of l's, or to a request that has been let in.
 //
-// Errors: errNoConsole, errSwitchEarly, octep.BootingError, those of the way and of do.
+// Errors: errNoConsole, errSwitchEarly, those of octep.Endpoint.Booted, those of the way and of do.
 func (d *Daemon) useSwitch(ctx context.Context, l *life, do func(ctx context.Context, s *switchcfg.Switch) error) (err error) {
 	d.mu.Lock()
 	agent, ep := l.agent, l.ep

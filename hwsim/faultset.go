@@ -10,6 +10,7 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/rpc/msg"
+	"oxpd/switchcfg/reg"
 )
 
 // SetFault switches a fault by the name of its field, in whatever case, as a command
@@ -45,7 +46,15 @@ func setField(f *Faults, name, arg string) error {
 	v := reflect.ValueOf(f).Elem()
 	for _, field := range faultFields() {
 		if sameName(field.Name, name) {
-			if err := setFault(v.FieldByIndex(field.Index), arg); err != nil {
+			at := v.FieldByIndex(field.Index)
+			old := reflect.New(at.Type()).Elem()
+			old.Set(at)
+			err := setFault(at, arg)
+			if err == nil {
+				err = checkFault(f)
+			}
+			if err != nil {
+				at.Set(old)
 				return fmt.Errorf("hwsim: fault %s=%q: %w", field.Name, arg, err)
 			}
 			if strings.HasPrefix(field.Name, "Late") && f.LateBy == 0 && field.Name != "LateBy" {
@@ -55,6 +64,22 @@ func setField(f *Faults, name, arg string) error {
 		}
 	}
 	return unknownFault(name)
+}
+
+// maxWatermark bounds the watermark of a fault: what the credit of no ring comes to is
+// as good as any more.
+const maxWatermark = 1<<16 - 1
+
+// checkFault refuses numbers that the card cannot have.
+func checkFault(f *Faults) error {
+	if f.Watermark > maxWatermark {
+		return fmt.Errorf("want a number of 0 to %d, in buffers of credit", maxWatermark)
+	}
+	switch f.SwitchUplink {
+	case 0, uint32(reg.Jumbo1522.FrameBytes()), uint32(reg.Jumbo2048.FrameBytes()):
+		return nil
+	}
+	return fmt.Errorf("want the frame bytes of a mode: %d or %d", reg.Jumbo1522.FrameBytes(), reg.Jumbo2048.FrameBytes())
 }
 
 func unknownFault(name string) error {

@@ -72,11 +72,15 @@ func TestSetFault(t *testing.T) {
 		{"no number", "WaitForCredit", "", "want a number"},
 		{"no number of a ring", "SkipEntries", "3", `3:"": want a number behind the colon, for a ring or a port each, such as 3:1`},
 		{"no such port of the switch", "SwitchNoStick", "11:1", `"11:1": want numbers of 0 to 10`},
+		{"a watermark that no credit reaches", "Watermark", "99999999", `fault Watermark="99999999": want a number of 0 to 65535`},
+		{"a frame limit of no mode", "SwitchUplink", "5", `fault SwitchUplink="5": want the frame bytes of a mode: 1522 or 2048`},
 		{"more than 32 bits", "BarmapVersion", "0x100000000", "want a number of 32 bits"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var f Faults
 			assert.ErrorContains(t, SetFault(&f, c.fault, c.arg), c.want)
+			assert.Zero(t, f.Watermark, "what is refused changes nothing")
+			assert.Zero(t, f.SwitchUplink, "what is refused changes nothing")
 		})
 	}
 	t.Run("what a row needs besides keeps its value", func(t *testing.T) {
@@ -88,7 +92,7 @@ func TestSetFault(t *testing.T) {
 	// Every fault of a form that a text can have has one that is taken.
 	for _, name := range FaultNames() {
 		taken := false
-		for _, arg := range []string{"", "1", "1s", "0:1"} { // of what follows, each is some form's
+		for _, arg := range []string{"", "1", "1s", "0:1", "2048"} { // of what follows, each is some form's
 			taken = taken || SetFault(new(Faults), name, arg) == nil
 		}
 		assert.True(t, taken, name)

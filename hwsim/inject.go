@@ -303,7 +303,7 @@ func (c *Card) Inject(list ...Injection) error {
 		if p.what.After {
 			p.what.At, p.what.After = p.what.At+c.now, false
 		} else if p.what.At != 0 && p.what.At < c.now {
-			return fmt.Errorf("hwsim: fault %s: %w: it is at %d (%v)", p.what, ErrFaultPast, c.now, durationOf(c.now))
+			return fmt.Errorf("hwsim: fault %s, cycle %d (%v): %w: it is at %d (%v)", p.what.Name, p.what.At, durationOf(p.what.At), ErrFaultPast, c.now, durationOf(c.now))
 		}
 	}
 	for _, p := range all {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -66,14 +67,24 @@ type hinted struct {
 
 func (e *hinted) Unwrap() error { return e.error }
 
+// interrupted is a command that somebody has ended by a signal.
+type interrupted struct{ error }
+
+// Error says so in the place of the context's own words.
+func (e *interrupted) Error() string {
+	return strings.ReplaceAll(e.error.Error(), context.Canceled.Error(), "interrupted")
+}
+
+func (e *interrupted) Unwrap() error { return e.error }
+
 // exitCode is the end of a command that has said everything itself.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit status %d", int(c)) }
 
 // main runs the command line and returns the exit status.
-func (a *app) main(ctx context.Context, args []string) int {
-	ctx, cancel := context.WithCancel(ctx)
+func (a *app) main(asked context.Context, args []string) int {
+	ctx, cancel := context.WithCancel(asked)
 	defer cancel()
 	out := &output{w: a.out, failed: cancel}
 	a.out, a.args = out, args
@@ -81,7 +92,13 @@ func (a *app) main(ctx context.Context, args []string) int {
 	root.SetArgs(negatives(args))
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	code := a.report(root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	if errors.Is(err, context.Canceled) && asked.Err() != nil {
+		err = &interrupted{err}
+	} else if errors.Is(err, context.Canceled) && out.err != nil {
+		err = nil // by the output, which is reported
+	}
+	code := a.report(err)
 	if out.err != nil {
 		code = a.report(fmt.Errorf("write standard output: %w", out.err))
 	}
@@ -178,9 +195,29 @@ func hintOf(err error, socket string) string {
 	case errors.As(err, &hinter):
 		return hinter.Hint()
 	case errors.Is(err, fs.ErrPermission):
-		return "run it as root (sudo): interfaces and the control socket are root's"
+		return permissionHint(err)
 	}
 	return ""
+}
+
+// permissionHint is what can be done about something that was not permitted.
+func permissionHint(err error) string {
+	var file *fs.PathError
+	if errors.As(err, &file) && ofTheUser(file.Path) {
+		return "its owner and mode, or those of a folder above it, say who may: ls -ld " + file.Path
+	}
+	return "run it as root (sudo): interfaces and the control socket are root's"
+}
+
+// ofTheUser tells whether a path is that of a file, or of none, where users keep theirs.
+func ofTheUser(path string) bool {
+	for _, system := range []string{"/dev/", "/proc/", "/run/", "/sys/"} {
+		if strings.HasPrefix(path, system) {
+			return false
+		}
+	}
+	info, err := os.Stat(path)
+	return err != nil || info.Mode().IsRegular() || info.IsDir()
 }
 
 func socketFlag(socket string) string {

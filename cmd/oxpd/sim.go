@@ -63,6 +63,9 @@ func (a *app) replayCommand() *cobra.Command {
 			"Packets that the capture kept only in part (a snap length) are counted as cut and never sent.",
 		RunE: a.privileged(func(cmd *cobra.Command, args []string) error {
 			o.In, o.Pace = args[0], replay.Pace(pace)
+			if o.Out == "-" {
+				return &usageError{errors.New("--out -: standard output has the report; name a file"), cmd.UseLine()}
+			}
 			if port == "" {
 				return &usageError{errors.New("which port? --port is missing"), cmd.UseLine()}
 			}

@@ -61,6 +61,7 @@ func TestSimUsage(t *testing.T) {
 		{"no capture", []string{"sim", "replay", "--port", "oxp9"}, 2, "oxpd: sim replay: CAPTURE is missing"},
 		{"two captures", []string{"sim", "replay", dns, dns, "--port", "oxp9"}, 2, "is one argument too many"},
 		{"no port", []string{"sim", "replay", dns}, 2, "which port? --port is missing"},
+		{"standard output is taken", []string{"sim", "replay", dns, "--port", "oxp9", "--out", "-"}, 2, "--out -: standard output has the report; name a file"},
 		{"unknown port", []string{"sim", "replay", dns, "--port", "oxp13"}, 2, `unknown port "oxp13"`},
 		{"unknown pace", []string{"sim", "replay", dns, "--port", "oxp9", "--pace", "fast"}, 2, `pace "fast": want host, capture or wire`},
 		{"mtu one above", []string{"sim", "replay", dns, "--port", "oxp9", "--mtu", "9001"}, 2, "mtu 9001 is out of range: want 72 to 9000"},

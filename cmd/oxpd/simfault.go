@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +18,7 @@ func (a *app) faultCommand() *cobra.Command {
 	var clear string
 	cmd := a.jsonFlag(&cobra.Command{
 		Use: "fault [NAME[=ARGUMENT][@WHEN][%P]...]", Short: "faults of the simulated card of a daemon that runs", Args: cobra.ArbitraryArgs,
-		Long: "Has the simulated card of oxpd run --sim misbehave while it runs, and lists what is on, what waits and how often each has acted; without a\n" +
+		Long: "Has the simulated card of oxpd run --sim misbehave while it runs, and lists what is on, what waits and how often each has acted, those that are over in a last line; without a\n" +
 			"name it only lists. NAME is a row or name of oxpd sim faults, a field of docs/simulator/faults.md or an action. @WHEN is a time since the card\n" +
 			"was made (@10ms) or a cycle (@8000000), with a + behind the @ from now. %P is a probability for each opportunity (%0.01). Of several names\n" +
 			"all are taken, or none. --clear ends a fault; what an action has done to the card stays.\n\n" +
@@ -67,13 +68,25 @@ func faultRequest(a *app, faults []string, clears bool, clear string) (func(cont
 
 func printFault(w io.Writer, d *client.Faults) {
 	fmt.Fprintf(w, "cycle %d, %.6f s since the card was made\n", d.Cycle, d.Now)
-	if len(d.Faults) == 0 {
+	var live []client.Fault
+	var over []string
+	for _, f := range d.Faults {
+		if f.State != hwsim.FaultOver {
+			live = append(live, f)
+		} else {
+			over = append(over, fmt.Sprintf("%s %d", f.Name, f.Acted))
+		}
+	}
+	if len(over) > 0 {
+		defer fmt.Fprintf(w, "over, and how often each acted: %s\n", strings.Join(over, ", "))
+	}
+	if len(live) == 0 {
 		fmt.Fprintln(w, "no faults")
 		return
 	}
 	table(w, func(row func(...any)) {
 		row("FAULT", "STATE", "ACTED", "AT")
-		for _, f := range d.Faults {
+		for _, f := range live {
 			name, state, at := f.Name, f.State, f.Opportunity
 			if f.Argument != "" {
 				name += "=" + f.Argument

@@ -52,11 +52,11 @@ func (a *app) traceCommand() *cobra.Command {
 		Use: "trace SCENARIO --out FILE", Short: "a trace of what each unit of the card does, cycle by cycle", Args: cobra.ArbitraryArgs,
 		Long: "Plays SCENARIO on a simulated card in stepped time, with the driver's own code, and writes what each unit did to FILE: the JSON trace\n" +
 			"event format, which https://ui.perfetto.dev and chrome://tracing open. A unit is a process there, each of its rings or ports a track.\n" +
-			"The same scenario and seed give the same bytes. FILE is whole or not there. Needs no root; --list says which scenarios there are.",
+			"The same scenario and seed give the same bytes. FILE is whole or not there; - is standard output. Needs no root; --list says which scenarios there are.",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if list {
-				if err := args(0, 0)(cmd, names); err != nil {
-					return err
+				if len(names) > 0 {
+					return &usageError{fmt.Errorf("--list is about all scenarios, and there is %q", names[0]), cmd.UseLine()}
 				}
 				return show(a, listScenes(), printScenes)
 			}
@@ -79,7 +79,7 @@ func (a *app) traceCommand() *cobra.Command {
 		},
 	})
 	f := cmd.Flags()
-	f.StringVar(&out, "out", "", "file that the trace is written to")
+	f.StringVar(&out, "out", "", "file that the trace is written to, - for standard output")
 	f.Int64Var(&seed, "seed", 1, "seed of everything that varies")
 	f.BoolVar(&list, "list", false, "list the scenarios")
 	return cmd
@@ -87,6 +87,17 @@ func (a *app) traceCommand() *cobra.Command {
 
 // writeTrace writes a scene's trace to a path.
 func (a *app) writeTrace(ctx context.Context, s *scene.Scene, seed int64, path string) error {
+	said := func(r scene.Result) {
+		fmt.Fprintf(a.err, "%s, seed %d: %d steps in %v of the card, in %s; open it at https://ui.perfetto.dev\n", s.Name, seed, r.Steps, r.Elapsed, path)
+	}
+	if path == "-" {
+		path = "standard output"
+		r, err := s.Trace(ctx, a.out, seed)
+		if err == nil {
+			said(r)
+		}
+		return err
+	}
 	f, done, err := wholeFile(path)
 	if err != nil {
 		return fmt.Errorf("write trace: %w", err)
@@ -98,7 +109,7 @@ func (a *app) writeTrace(ctx context.Context, s *scene.Scene, seed int64, path s
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.err, "%s, seed %d: %d steps in %v of the card, in %s; open it at https://ui.perfetto.dev\n", s.Name, seed, r.Steps, r.Elapsed, path)
+	said(r)
 	return nil
 }
 

@@ -95,7 +95,7 @@ func TestTraceRefusals(t *testing.T) {
 		"unknown scenario":          {[]string{"smal", "--out", out}, 2, `unknown scenario "smal": want small, jumbo, burst`},
 		"no file":                   {[]string{"small"}, 2, "where to? --out is missing"},
 		"seed is no number":         {[]string{"small", "--out", out, "--seed", "x"}, 2, "invalid argument"},
-		"list of one":               {[]string{"small", "--list"}, 2, "takes no arguments"},
+		"list of one":               {[]string{"small", "--list"}, 2, `--list is about all scenarios, and there is "small"`},
 		"json without list":         {[]string{"small", "--out", out, "--json"}, 2, "--json goes with --list"},
 		"file is a folder":          {[]string{"small", "--out", dir}, 1, dir + " is a folder"},
 		"no such folder":            {[]string{"small", "--out", filepath.Join(dir, "none", "t.json")}, 1, filepath.Join(dir, "none", "t.json") + ": no such file"},
@@ -120,11 +120,25 @@ func TestInterruptedTraceLeavesNothing(t *testing.T) {
 	cancel()
 	code, _, err := traceCommandLine(ctx, "small", "--out", path)
 	assert.Equal(t, 1, code)
-	assert.Contains(t, err, "context canceled")
+	assert.Contains(t, err, "interrupted")
+	assert.NotContains(t, err, "context canceled")
 	b, readErr := os.ReadFile(path)
 	require.NoError(t, readErr)
 	assert.Equal(t, "older", string(b))
 	assert.Equal(t, []string{"t.json"}, left(t, dir))
+}
+
+func TestTraceToStandardOutput(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.json")
+	code, _, said := traceCommandLine(context.Background(), "small", "--out", path)
+	require.Zero(t, code, said)
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	code, out, said := traceCommandLine(context.Background(), "small", "--out", "-")
+	require.Zero(t, code, said)
+	assert.Equal(t, string(want), out)
+	assert.Contains(t, said, "of the card, in standard output")
+	assert.NotContains(t, left(t, "."), "-")
 }
 
 func TestFullDiskLeavesNothing(t *testing.T) {

@@ -8,8 +8,9 @@ import (
 // Have says which headers of a frame are there whole.
 type Have uint16
 
-// What a Packet may have. A header counts when all of it lies in the bytes at
-// hand and inside of what the headers before it promise.
+// What a Packet may have. A header of layer 2 or 3 counts when all of it lies in the
+// bytes at hand and inside of what the headers before it promise; of layer 4 each
+// field counts that does.
 const (
 	HaveL2    Have = 1 << iota // Ethernet header and its VLAN tags, up to MaxVLANs
 	HaveIPv4                   // header with its options; the addresses
@@ -167,7 +168,7 @@ func (p *Packet) ipv6(b []byte) {
 			}
 			size = (int(b[at+1]) + 1) * extUnit
 		case ProtoAH:
-			if len(b) < at+extUnit {
+			if len(b) < at+extUnit || b[at+1] == 0 { // 0: shorter than its own fixed part
 				return
 			}
 			size = (int(b[at+1]) + 2) * ahUnit
@@ -180,9 +181,13 @@ func (p *Packet) ipv6(b []byte) {
 			if frag := binary.BigEndian.Uint16(b[at+2:]); frag&(more|offset) != 0 {
 				p.Have |= HaveFrag
 				if frag&offset != 0 {
-					// The header behind belongs to the first part; its number is known.
-					p.Have |= HaveLater | HaveProto
-					p.Proto = b[at]
+					// What is behind belongs to the first part. Its number is known,
+					// and is the protocol unless it is one more extension header.
+					p.Have |= HaveLater
+					if !isExtension(b[at]) {
+						p.Have |= HaveProto
+						p.Proto = b[at]
+					}
 					return
 				}
 			}
@@ -196,13 +201,21 @@ func (p *Packet) ipv6(b []byte) {
 		next = b[at]
 		at += size
 	}
-	switch next {
-	case protoHopByHop, protoRouting, protoOptions, ProtoAH, protoFragment:
+	if isExtension(next) {
 		return // more than MaxExtensions
 	}
 	p.Have |= HaveProto
 	p.Proto = next
 	p.transport(b, at)
+}
+
+// isExtension tells whether a next header is one that is walked.
+func isExtension(next uint8) bool {
+	switch next {
+	case protoHopByHop, protoRouting, protoOptions, ProtoAH, protoFragment:
+		return true
+	}
+	return false
 }
 
 // transport reads what is at offset l4 of the datagram b.

@@ -87,7 +87,7 @@ var rules = map[string][]string{
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
 		"internal/daemon/config", "internal/capture", "internal/sys", "hwsim/console", sysUnix}, layouts...),
 	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/pfil", "internal/port", "internal/sys", "internal/daemon/client",
-		"internal/daemon/config", "switchcfg", "switchcfg/console", "switchcfg/mvsw", sysUnix}, below...),
+		"internal/capture", "internal/daemon/config", "switchcfg", "switchcfg/console", "switchcfg/mvsw", sysUnix}, below...),
 
 	"internal/probe":        append([]string{"octep"}, below...),
 	"internal/probe/staged": append([]string{"hwsim", "internal/simdev", "octep", "ring"}, below...),

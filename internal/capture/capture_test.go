@@ -322,6 +322,47 @@ func TestOthersReadWhatIsWritten(t *testing.T) {
 	assert.Equal(t, time.Duration(len(want)-1), ours.Duration)
 }
 
+// TestPacketsSayWhereTheyAreFrom: the blocks byte for byte, and as gopacket reads them.
+func TestPacketsSayWhereTheyAreFrom(t *testing.T) {
+	at := time.Unix(1_700_000_000, 123_456_789).UTC()
+	var out bytes.Buffer
+	w, err := NewWriter(&out, "oxp1", "oxp9")
+	require.NoError(t, err)
+	require.NoError(t, w.Flush())
+	head := out.Len()
+	require.NoError(t, w.WritePacket(&Packet{Iface: 1, Time: at, Frame: bytesOf(61), WireBytes: 9014, Dir: Inbound, Comment: "a:1: x"}))
+	require.NoError(t, w.WritePacket(&Packet{Iface: 0, Time: at, Frame: bytesOf(60), Dir: Outbound}))
+	require.NoError(t, w.WritePacket(&Packet{Iface: 1, Time: at, Frame: bytesOf(60)}))
+	require.ErrorContains(t, w.WritePacket(&Packet{Comment: strings.Repeat("x", MaxComment+1)}), "a comment of 32769 bytes")
+	require.ErrorContains(t, w.WritePacket(&Packet{WireBytes: MaxFrame + 1}), "a frame of 262145 bytes")
+	require.NoError(t, w.Flush())
+
+	hi, lo := uint32(uint64(at.UnixNano())>>32), uint32(at.UnixNano())
+	want := le().block(6, func(b *builder) {
+		b.u32(1, hi, lo, 61, 9014).raw(bytesOf(61)...).raw(0, 0, 0)
+		b.u16(1, 6).raw([]byte("a:1: x")...).raw(0, 0).u16(2, 4).u32(1).u16(0, 0)
+	}).block(6, func(b *builder) {
+		b.u32(0, hi, lo, 60, 60).raw(bytesOf(60)...).u16(2, 4).u32(2).u16(0, 0)
+	}).block(6, func(b *builder) {
+		b.u32(1, hi, lo, 60, 60).raw(bytesOf(60)...)
+	})
+	assert.Equal(t, want.b, out.Bytes()[head:])
+
+	back, err := readAll(out.Bytes())
+	require.NoError(t, err)
+	assert.Equal(t, []got{{at, bytesOf(61), 9014}, {at, bytesOf(60), 60}, {at, bytesOf(60), 60}}, back)
+	theirs, err := pcapgo.NewNgReader(bytes.NewReader(out.Bytes()), pcapgo.NgReaderOptions{})
+	require.NoError(t, err)
+	for _, n := range []int{1, 0, 1} {
+		_, info, err := theirs.ReadPacketData()
+		require.NoError(t, err)
+		assert.Equal(t, n, info.InterfaceIndex)
+		i, err := theirs.Interface(n)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"oxp1", "oxp9"}[n], i.Name)
+	}
+}
+
 // TestReadsWhatOthersWrite: gopacket's two writers.
 func TestReadsWhatOthersWrite(t *testing.T) {
 	at := time.Unix(1_700_000_000, 123_456_000).UTC()

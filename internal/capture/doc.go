@@ -5,7 +5,8 @@
 //	 24  magic: byte order, us or ns     SHB  byte order of the section
 //	     snap length, link type          IDB  link type, unit of time; one an interface
 //	 16  time, bytes kept, bytes         EPB  interface, time, bytes kept, bytes
-//	  n  the frame                        n   the frame, padded to 4; options
+//	  n  the frame                        n   the frame, padded to 4; options:
+//	                                          comment, direction
 //
 // A Reader takes every byte as somebody else's: a length is checked before it is
 // used, memory grows with what the file really holds, and whatever cannot be is
@@ -26,15 +27,16 @@
 //     error, frames with FCS, a packet's own link type without an allocation.
 //   - Units of time in powers of two, and whole seconds, become wrong times; a minor
 //     version other than 0 is refused.
-//   - Its writer would do. But it comes with gopacket/layers, whose tables are
+//   - Its writer would do for whole frames of one interface; it writes no comments
+//     and no directions. And it comes with gopacket/layers, whose tables are
 //     filled at the start of every command: 3.3 ms (GODEBUG=inittrace=1) where
-//     `oxpd version` takes 6, and 1.6 MB of program, for three fixed blocks.
+//     `oxpd version` takes 6, and 1.6 MB of program, for three kinds of blocks.
 //
 // TestPcapgo keeps this list true: when one of these no longer holds, look again.
 //
 // Sources: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng.
 //
 // Left out: link types other than Ethernet, frames with FCS (both are refused by
-// name); in pcapng, name resolution, statistics, comments and secrets (skipped),
-// and the flags and comments of packets. There is no compression.
+// name); in pcapng, name resolution, statistics and secrets (skipped), and when
+// reading the flags and comments of packets. There is no compression.
 package capture

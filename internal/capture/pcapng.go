@@ -32,13 +32,22 @@ const (
 
 const sectionMagic = 0x1a2b3c4d
 
+// Options of any block.
+const (
+	optEnd     = 0
+	optComment = 1
+)
+
 // Options of an interface block.
 const (
-	optEnd      = 0
+	optIfName   = 2
 	optTsresol  = 9
 	optFCSLen   = 13
 	optTsoffset = 14
 )
+
+// optFlags is an option of an enhanced packet block; its low two bits are a Direction.
+const optFlags = 2
 
 // iface is what an interface block says.
 type iface struct {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Writer writes one section with one Ethernet interface, times in nanoseconds.
+// Writer writes one section of Ethernet interfaces, times in nanoseconds.
 // Not safe for concurrent use.
 type Writer struct {
 	out *bufio.Writer
@@ -21,13 +21,10 @@ type Writer struct {
 // byteOrder of what is written.
 var byteOrder = binary.LittleEndian
 
-// NewWriter writes the beginning of a capture of the interface that name says.
-func NewWriter(w io.Writer, name string) (*Writer, error) {
-	const (
-		optIfName = 2
-		nano      = 9 // 10^-9 s
-		noLength  = ^uint64(0)
-	)
+// NewWriter writes the beginning of a capture of the interfaces of these names. A
+// Packet has the number of its one in this order.
+func NewWriter(w io.Writer, names ...string) (*Writer, error) {
+	const noLength = ^uint64(0)
 	e := &Writer{out: bufio.NewWriterSize(w, 1<<16)}
 	b := byteOrder.AppendUint32(nil, sectionMagic)
 	b = byteOrder.AppendUint16(b, 1) // version 1.0
@@ -36,16 +33,22 @@ func NewWriter(w io.Writer, name string) (*Writer, error) {
 	if err := e.block(blockSection, b); err != nil {
 		return nil, err
 	}
-	b = byteOrder.AppendUint16(b[:0], linkEthernet)
-	b = byteOrder.AppendUint16(b, 0)
+	for _, name := range names {
+		if err := e.iface(name); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+func (e *Writer) iface(name string) error {
+	const nano = 9 // 10^-9 s
+	b := byteOrder.AppendUint16(nil, linkEthernet)
+	b = byteOrder.AppendUint16(b, 0) // reserved
 	b = byteOrder.AppendUint32(b, 0) // no snap length
 	b = appendOption(b, optIfName, []byte(name))
 	b = appendOption(b, optTsresol, []byte{nano})
-	b = appendOption(b, optEnd, nil)
-	if err := e.block(blockInterface, b); err != nil {
-		return nil, err
-	}
-	return e, nil
+	return e.block(blockInterface, appendOption(b, optEnd, nil))
 }
 
 func appendOption(b []byte, code uint16, v []byte) []byte {
@@ -78,19 +81,63 @@ func (e *Writer) block(kind uint32, body []byte) error {
 	return err
 }
 
-// Write adds a whole frame without FCS. It is copied; Flush makes it visible.
+// Packet is a frame as a Writer takes it. What the zero value of a field is, is not
+// written.
+type Packet struct {
+	Iface     int // number of the interface
+	Time      time.Time
+	Frame     []byte // its beginning, without FCS
+	WireBytes int    // of the whole frame; 0: Frame is all of it
+	Dir       Direction
+	Comment   string // one line, at most MaxComment bytes
+}
+
+// Direction is the way of a packet at its interface, as a block's flags have it.
+type Direction uint32
+
+// Directions. NoDirection is not told.
+const (
+	NoDirection Direction = iota
+	Inbound
+	Outbound
+)
+
+// MaxComment bounds the comment of a packet, in bytes.
+const MaxComment = 1 << 15
+
+// Write adds a whole frame of the first interface, without FCS. It is copied; Flush
+// makes it visible.
 func (e *Writer) Write(at time.Time, frame []byte) error {
-	if len(frame) > MaxFrame {
-		return fmt.Errorf("capture: a frame of %d bytes: want at most %d", len(frame), MaxFrame)
+	return e.WritePacket(&Packet{Time: at, Frame: frame})
+}
+
+// WritePacket adds a packet. It is copied; Flush makes it visible.
+func (e *Writer) WritePacket(p *Packet) error {
+	wire := max(len(p.Frame), p.WireBytes)
+	switch {
+	case wire > MaxFrame:
+		return fmt.Errorf("capture: a frame of %d bytes: want at most %d", wire, MaxFrame)
+	case len(p.Comment) > MaxComment:
+		return fmt.Errorf("capture: a comment of %d bytes: want at most %d", len(p.Comment), MaxComment)
 	}
-	units := uint64(at.UnixNano())
-	b := byteOrder.AppendUint32(e.buf[:0], 0) // the interface
+	units := uint64(p.Time.UnixNano())
+	b := byteOrder.AppendUint32(e.buf[:0], uint32(p.Iface))
 	b = byteOrder.AppendUint32(b, uint32(units>>32))
 	b = byteOrder.AppendUint32(b, uint32(units))
-	b = byteOrder.AppendUint32(b, uint32(len(frame)))
-	b = byteOrder.AppendUint32(b, uint32(len(frame)))
-	e.buf = pad(append(b, frame...))
-	return e.block(blockEnhanced, e.buf)
+	b = byteOrder.AppendUint32(b, uint32(len(p.Frame)))
+	b = byteOrder.AppendUint32(b, uint32(wire))
+	b = pad(append(b, p.Frame...))
+	if p.Comment != "" {
+		b = appendOption(b, optComment, []byte(p.Comment))
+	}
+	if p.Dir != NoDirection {
+		b = appendOption(b, optFlags, byteOrder.AppendUint32(nil, uint32(p.Dir)))
+	}
+	if p.Comment != "" || p.Dir != NoDirection {
+		b = appendOption(b, optEnd, nil)
+	}
+	e.buf = b
+	return e.block(blockEnhanced, b)
 }
 
 // Flush hands everything to the writer below.

@@ -57,8 +57,9 @@ race: ## all tests but the guest's and the witness's under the race detector
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@tools/fuzz $(FUZZTIME)
 
-bench: ## the datapath beside a bare copy of the same bytes
+bench: ## the datapath beside a bare copy of the same bytes; what dropping a frame costs, by rules and by place, beside its bounds
 	$(GO) test -run '^$$' -bench 'OQVisit|IQPost' -benchmem ./ring/...
+	OXPD_BENCH=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^TestCostOf' ./internal/daemon
 
 lint: bin/staticcheck bin/exhaustive ## gofmt, go vet, staticcheck; switches over verdicts are exhaustive
 	@unformatted="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$unformatted" ] || { echo "gofmt -w $$unformatted"; exit 1; }

@@ -50,10 +50,11 @@ var below = append([]string{"internal/mmio", "internal/dma", "internal/clock"}, 
 var rules = map[string][]string{
 	"octep/csr": {}, "ring/wire": {}, "rpc/msg": {}, "switchcfg/reg": {}, "internal/board": {}, "internal/frame": {}, "internal/vfu": {},
 
-	"internal/clock": {},
-	"internal/mmio":  {sysUnix},
-	"internal/dma":   {sysUnix},
-	"internal/sys":   {sysUnix},
+	"internal/clock":   {},
+	"internal/cputime": {sysUnix},
+	"internal/mmio":    {sysUnix},
+	"internal/dma":     {sysUnix},
+	"internal/sys":     {sysUnix},
 
 	"internal/fdstore":        {sysUnix, sdListen, sdNotify},
 	"internal/fdstore/fdtest": {sysUnix},

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"oxpd/internal/board"
+	"oxpd/internal/frame"
+	"oxpd/internal/pfil"
 	"oxpd/octep/csr"
 	"oxpd/ring"
 	"oxpd/ring/wire"
@@ -28,7 +30,7 @@ const (
 	underWay  fate = iota // or lost
 	judged                // the port side has seen its packet
 	arrived               // it came out, whole
-	filtered              // the port side did not want it
+	filtered              // a filter dropped it
 	unowned               // its interface was gone
 	turnedOff             // the input queue had no room for it
 )
@@ -92,6 +94,7 @@ type books struct {
 
 	posts, finished int // by the last look
 	refusals        int
+	barredOut       int // frames that a filter kept from being posted
 	messagesRefused int
 	lostBy          [causes]uint64
 	longs, tooShort int // malformed packets that a ring took
@@ -106,8 +109,9 @@ type books struct {
 }
 
 type passage struct {
-	f *flow
-	n int
+	f       *flow
+	n       int
+	verdict ring.Verdict
 }
 
 func (b *books) init(w *world, r *reuse) { b.w, b.reuse = w, r }
@@ -230,8 +234,19 @@ func (b *books) left(p board.Port, got []byte) {
 	r.fate = arrived
 }
 
-// verdict is the port side's look at a packet of a ring, where the card wrote it.
-func (w *world) verdict(first []byte, size int, tag uint16) ring.Verdict {
+// barred takes back the frame that was to be posted: a filter dropped it.
+func (b *books) barred(f *flow) {
+	f.frames[len(f.frames)-1].fate = turnedOff
+	b.posts--
+	b.barredOut++
+}
+
+// Leave implements ring.Judge.
+func (w *world) Leave(oq int) { w.gate.table.Leave(oq) }
+
+// Judge implements ring.Judge: it is the port side's look at a packet of a ring, where
+// the card wrote it.
+func (w *world) Judge(oq int, first []byte, size int, tag uint16, head *frame.Packet) ring.Verdict {
 	p, ok := board.ByTag(board.Tag(tag))
 	if !ok && slices.Contains(strayTags, board.Tag(tag)) {
 		w.messageSeen(size)
@@ -251,16 +266,17 @@ func (w *world) verdict(first []byte, size int, tag uint16) ring.Verdict {
 	w.same("into the host", f, i, first)
 	w.unfreed = append(w.unfreed, r)
 	r.fate = judged
-	switch {
-	case w.joined[p.Index] > 0:
+	if w.joined[p.Index] > 0 {
 		r.fate = unowned
 		return ring.Unowned
-	case w.host.drop > 0 && (i+f.n)%w.host.drop == 0:
-		r.fate = filtered
-		return ring.Drop
 	}
-	w.wanted = append(w.wanted, passage{f, i})
-	return ring.Pass
+	v := w.gate.ask(oq, pfil.In, f, i, size, first, head)
+	if v == ring.Drop {
+		r.fate = filtered
+		return v
+	}
+	w.wanted = append(w.wanted, passage{f, i, v})
+	return v
 }
 
 // Deliver implements ring.Sink.
@@ -277,8 +293,15 @@ func (w *world) Deliver(oq int, frames []ring.Frame) {
 		}
 		n = len(whole)
 		f, i := w.find("into the host", whole)
-		if len(w.wanted) == 0 || w.wanted[0] != (passage{f, i}) {
-			w.broke("order", "the sink gets frame %d of %s; the verdict saw %v before", i, f, w.wanted)
+		if len(w.wanted) == 0 || w.wanted[0] != (passage{f, i, x.Verdict}) {
+			w.broke("order", "the sink gets frame %d of %s, verdict %d; what passed before is %v", i, f, x.Verdict, w.wanted)
+		}
+		if x.Head.Have != 0 {
+			var own frame.Packet
+			own.Parse(whole[:min(n, wire.FirstPayload)], n)
+			if *x.Head != own || own.L3 != etherBytes+f.shape.vlans()*vlanBytes {
+				w.broke("filter", "the sink gets frame %d of %s with the headers %+v", i, f, *x.Head)
+			}
 		}
 		w.wanted = w.wanted[1:]
 		r := &f.frames[i]

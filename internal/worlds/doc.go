@@ -14,7 +14,9 @@
 // gather pool and style of serving, the flows and their lengths, and what happens
 // meanwhile: bursts larger than a ring, MTU changes by the control channel, cables out,
 // interfaces gone, credit capped, servers away, statistics messages and stray tags,
-// length words of no packet, the LIF table wiped, faults for a while and by chance.
+// length words of no packet, the LIF table wiped, faults for a while and by chance. In
+// every other world pfil's table judges, both ways, by filters whose rules are drawn and
+// which are replaced, taken out and put in again under way.
 //
 // # The books
 //
@@ -35,6 +37,9 @@
 //	                                are 0
 //	sum                             every other counter of card and driver is the sum
 //	                                that the books give
+//	filter                          each verdict is that of the first rule which the books,
+//	                                who know what was sent, say is about the frame; what
+//	                                is dropped comes nowhere, and each rule has counted it
 //	full                            tx_iq_full only at 255 frames under way
 //	credit, rest, memory            at the end the credit is back at the grant, no buffer
 //	                                looks like a packet, and a burst that a whole ring
@@ -61,6 +66,14 @@
 //	rule 5 dropped                    58    one doorbell in 32 short           28
 //	tag byte order                   182    an MTU one too large               16
 //	slot freed by the doorbell         9    status never cleared              185
+//
+// the judge and the filters:
+//
+//	a dropped span credits one buffer   11    the second filter of a chain not asked    38
+//	dropped spans are delivered         12    each way by the rules of one way          73
+//	head of the frame before             7    rules lose their counters when replaced   15
+//	head left behind by a delivery       1    unlinked, and still asked                 50
+//	the first buffer's length alone    133    bytes of the first buffer counted         40
 //
 // and the model:
 //

@@ -163,6 +163,7 @@ func (w *world) judge() {
 		}
 	}
 	w.ofDriver()
+	w.gate.check()
 	w.credit()
 	w.empty()
 	if rs := w.card.Reports(); len(rs) > 0 {
@@ -446,7 +447,7 @@ func (w *world) counters(in, out losses) {
 // ofDriver holds the driver's counters against the books.
 func (w *world) ofDriver() {
 	s := w.rings.Stats()
-	var came, whole, dropped, untagged, spans, spanBufs, spanMax, bytes uint64
+	var came, whole, dropped, droppedBytes, recycled, untagged, spans, spanBufs, spanMax, bytes uint64
 	packet := func(size int) {
 		came++
 		if n := buffers(size); n > 1 {
@@ -472,6 +473,8 @@ func (w *world) ofDriver() {
 			switch r.fate {
 			case filtered:
 				dropped++
+				droppedBytes += uint64(r.size)
+				recycled += uint64(buffers(r.size))
 			case unowned:
 				untagged++
 			default:
@@ -492,6 +495,8 @@ func (w *world) ofDriver() {
 	w.equal("rx_done", s.Done, came)
 	w.equal("rx_delivered", s.Delivered, whole)
 	w.equal("pfil_dropped", s.Dropped, dropped)
+	w.equal("pfil_dropped_bytes", s.DroppedBytes, droppedBytes)
+	w.equal("pfil_recycled_bufs", s.Recycled, recycled)
 	w.equal("rx_untagged", s.Untagged, untagged)
 	w.equal("rx_spans", s.Spans, spans)
 	w.equal("rx_span_bufs", s.SpanBufs, spanBufs)

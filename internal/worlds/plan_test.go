@@ -17,17 +17,18 @@ import (
 // plan is a world before it is run: everything in it comes from the seed alone.
 // Events may be left out of it, and what remains is a world too.
 type plan struct {
-	seed   uint64
-	card   hwsim.Options
-	faults hwsim.Faults // from the first frame to the last
-	chance []string     // the same, by chance (hwsim.ParseInjection); off when the world drains
-	conf   ringPlan
-	host   hostPlan
-	flows  []flow
-	mtus   [board.Ports]int // set before the first frame
-	events []event
-	length time.Duration // of the part with events
-	wiped  bool          // the LIF table may be emptied behind the host's back
+	seed    uint64
+	card    hwsim.Options
+	faults  hwsim.Faults // from the first frame to the last
+	chance  []string     // the same, by chance (hwsim.ParseInjection); off when the world drains
+	conf    ringPlan
+	host    hostPlan
+	flows   []flow
+	mtus    [board.Ports]int // set before the first frame
+	filters []filterPlan     // of the port side
+	events  []event
+	length  time.Duration // of the part with events
+	wiped   bool          // the LIF table may be emptied behind the host's back
 
 	shown map[int]bool // flows that String shows; nil: all
 }
@@ -48,7 +49,7 @@ type hostPlan struct {
 	bound   int           // packets a visit, for style visits
 	batch   int           // frames under one doorbell of the input queue; 0: Post, frame by frame
 	watch   bool          // IN_CNTS is read in front of each Post
-	drop    int           // one packet in so many is filtered; 0: none
+	drop    int           // of scenes: one packet in so many is dropped; 0: none
 }
 
 type style uint8
@@ -77,6 +78,7 @@ const (
 	evLong                     // or too long
 	evWipe                     // the LIF table is emptied, and the host finds out later
 	evFault                    // a fault is on
+	evFilter                   // a filter is replaced, taken out or put in
 	eventKinds
 )
 
@@ -112,6 +114,8 @@ func (e event) String() string {
 		return at + fmt.Sprintf("ring %d: a length word of %d, too short", e.n, e.count)
 	case evWipe:
 		return at + fmt.Sprintf("the LIF table is wiped; the host looks after %v", e.last)
+	case evFilter:
+		return at + fmt.Sprintf("filter %d: %s", e.n, map[bool]string{true: "replaced", false: "out, or in again"}[e.count == 0])
 	case evLong:
 		return at + fmt.Sprintf("ring %d: a length word of %#x, too long", e.n, e.count)
 	default:
@@ -246,6 +250,7 @@ func draw(seed uint64) plan {
 	}
 	p.drawBursts(d)
 	p.drawPressure(d)
+	p.drawFilters()
 	slices.SortStableFunc(p.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 	return p
 }
@@ -591,6 +596,16 @@ func (p *plan) String() string {
 	if p.late() || p.faults.WaitForCredit > 0 {
 		line("faults all along: data %#x, length %#x, tail %#x, count %#x late by %v; %d wait for credit", p.faults.LateData, p.faults.LateLength,
 			p.faults.LateTail, p.faults.LateCount, p.faults.LateBy, p.faults.WaitForCredit)
+	}
+	for _, x := range p.filters {
+		for k, rules := range x.rules {
+			for _, r := range rules {
+				line("filter %s, %s: %s", x.name, []string{"at first", "replaced"}[k], r.text)
+			}
+		}
+		for _, l := range x.links {
+			line("filter %s: linked at %s %s", x.name, l.port.Label, l.dir)
+		}
 	}
 	if len(p.chance) > 0 {
 		line("faults by chance: %s", strings.Join(p.chance, " "))

@@ -35,6 +35,7 @@ type world struct {
 	mem     *memory
 	workers []*worker
 	poster  poster
+	gate    filters
 
 	tasks   tasks
 	seq     int
@@ -103,6 +104,9 @@ func (w *world) at(t time.Duration, fn func()) {
 func (w *world) after(d time.Duration, fn func()) { w.at(w.now()+d, fn) }
 
 func (w *world) now() time.Duration { return w.card.Clock().Now() }
+
+// wall is the time of a world as a date.
+func (w *world) wall() time.Time { return time.Unix(0, 0).Add(w.now()) }
 
 // live runs a plan to its end and returns the first rule that it broke, nil when it
 // broke none.
@@ -217,8 +221,9 @@ func (w *world) build(r *reuse) {
 	w.card = hwsim.New(w.plan.card)
 	w.dev = simdev.New(w.card)
 	w.mem = newMemory(w.card, r)
+	w.gate.init(w)
 	var err error
-	w.driver, err = w.plan.bringUp(context.Background(), w.card, w.dev, w.mem, patient{w}, w, ring.JudgeFunc(w.verdict))
+	w.driver, err = w.plan.bringUp(context.Background(), w.card, w.dev, w.mem, patient{w}, w, w)
 	w.must("bring up", err)
 	for _, p := range board.All() {
 		l, _ := w.card.LIF(uint32(p.LIF()))
@@ -387,6 +392,8 @@ func (w *world) happen(e event) {
 		w.wipe(e.last)
 	case evShort, evLong:
 		w.malformed(e.n, e.count)
+	case evFilter:
+		w.gate.change(e.n, e.count)
 	case evFault:
 		w.fault(e, true)
 		w.after(e.last, func() { w.fault(e, false) })
@@ -560,6 +567,10 @@ func (p *poster) one(f *flow) {
 		p.look()
 	}
 	b := p.posted(f, size)
+	if !p.gate.leaves(f, b) {
+		p.barred(f)
+		return
+	}
 	if !p.rings.IQ().Post(uint16(f.port.Tag), b) {
 		p.refused(f)
 	}
@@ -578,7 +589,12 @@ func (p *poster) fill(f *flow, n int) (took int) {
 			break
 		}
 		size := f.sizes[p.rnd.IntN(len(f.sizes))]
-		q.Commit(uint16(f.port.Tag), copy(b, p.posted(f, size)))
+		n := copy(b, p.posted(f, size))
+		if !p.gate.leaves(f, b[:n]) {
+			p.barred(f)
+			continue
+		}
+		q.Commit(uint16(f.port.Tag), n)
 	}
 	q.Flush()
 	return took

@@ -94,6 +94,7 @@ type meetings map[string]int
 var meant = []string{
 	"frames in", "frames out", "frames of several buffers", "more than a thousand frames", "all twelve ports",
 	"pfil_dropped", "rx_untagged", "rx_long", "rx_short", "rx_resync", "oq_unseen", "oq_behind", "credit_capped", "rxwd_rescues", "tx_iq_full", "MTU changes",
+	"drop", "pass", "divert", "sample", "count", "a drop on transmit", "a filter that changes", "counters kept by a rule",
 	"MTU changes that fail", "no link", "too long for the switch", "a foreign address", "above the MTU", "a host ring is full", "an egress queue is full", "a fault", "no LIF",
 }
 
@@ -112,6 +113,16 @@ func (m meetings) add(w *world) {
 		"credit_capped": s.Capped, "rxwd_rescues": s.WdRescues, "tx_iq_full": s.TxFull, "MTU changes": st.MTUChanges, "MTU changes that fail": st.Refused + st.Mismatches,
 		"more than a thousand frames": (s.Done + s.TxPosted) / 1000, "all twelve ports": uint64(ports / board.Ports),
 	} {
+		if n > 0 {
+			m[what]++
+		}
+	}
+	for what, n := range w.gate.said {
+		if n > 0 {
+			m[what]++
+		}
+	}
+	for what, n := range map[string]int{"a drop on transmit": w.barredOut, "a filter that changes": w.gate.changes, "counters kept by a rule": w.gate.kept} {
 		if n > 0 {
 			m[what]++
 		}

@@ -29,7 +29,7 @@ demo: build ## the simulated card on this machine: twelve ports, jumbo frames, T
 	@bin/oxpd demo
 
 test: ## go vet and all tests
-	@tools/need ip:iproute2 xz:xz-utils busybox:busybox $(HELPERTOOLS)
+	@tools/need ip:iproute2 xz:xz-utils busybox:busybox tcpdump:tcpdump $(HELPERTOOLS)
 	$(GO) vet ./...
 	$(GO) test -timeout $(TIMEOUT) ./...
 
@@ -51,7 +51,7 @@ mutants: ## breaks of the source, one at a time: each must be killed by the test
 	$(GO) run ./internal/mutants/cmd -go $(GO)
 
 race: ## all tests but the guest's and the witness's under the race detector
-	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox $(HELPERTOOLS)
+	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox tcpdump:tcpdump $(HELPERTOOLS)
 	OXPD_NO_GUEST=1 OXPD_NO_WITNESS=1 CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME (30s)

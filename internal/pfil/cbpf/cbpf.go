@@ -504,7 +504,7 @@ func (p *Program) Run(packet []byte, wireBytes int) uint32 {
 			if len(packet) < 14 {
 				return 0
 			}
-			a = uint32(binary.BigEndian.Uint16(packet[12:]))
+			a = protocol(packet)
 		case opXorX:
 			a ^= x
 		case opAddK:
@@ -582,6 +582,20 @@ func (p *Program) Run(packet []byte, wireBytes int) uint32 {
 		}
 	}
 	return 0
+}
+
+// protocol is what Linux (eth_type_trans) takes an Ethernet frame's to be: of a frame
+// with a length instead of an EtherType it is ETH_P_802_2, or ETH_P_802_3 before the
+// checksum of raw IPX. packet has an Ethernet header.
+func protocol(packet []byte) uint32 {
+	const leastEtherType, protocol8023, protocol8022 = 0x0600, 1, 4
+	switch e := binary.BigEndian.Uint16(packet[12:]); {
+	case e >= leastEtherType:
+		return uint32(e)
+	case len(packet) >= 16 && packet[14] == 0xff && packet[15] == 0xff:
+		return protocol8023
+	}
+	return protocol8022
 }
 
 func jump(yes bool, s *step) int {

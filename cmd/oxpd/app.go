@@ -141,6 +141,11 @@ func (a *app) report(err error) int {
 	if errors.As(err, &code) {
 		return int(code)
 	}
+	var rules ruleErrors
+	if errors.As(err, &rules) {
+		rules.print(a.err)
+		return exitUsage
+	}
 	fmt.Fprintf(a.err, "oxpd: %v\n", err)
 	if h := hintOf(err, a.socket); h != "" {
 		fmt.Fprintf(a.err, "hint: %s\n", h)
@@ -294,7 +299,7 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "control socket (default "+client.DefaultSocket+")")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UseLine()} })
 	root.AddCommand(
-		a.runCommand(), a.devicesCommand(), a.bindCommand(), a.unbindCommand(), a.probeCommand(), a.statusCommand(), a.portsCommand(), a.portCommand(), a.mtuCommand(), a.switchCommand(), a.statsCommand(), a.countersCommand(),
+		a.runCommand(), a.devicesCommand(), a.bindCommand(), a.unbindCommand(), a.probeCommand(), a.statusCommand(), a.portsCommand(), a.portCommand(), a.mtuCommand(), a.switchCommand(), a.filterCommand(), a.statsCommand(), a.countersCommand(),
 		a.stopCommand(), a.demoCommand(), a.versionCommand(), a.configCommand(), a.simCommand(),
 	)
 	return root

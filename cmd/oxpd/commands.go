@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -298,7 +299,7 @@ func (a *app) configCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				for _, m := range append(c.Risks(), c.Missing()...) {
+				for _, m := range slices.Concat(c.Risks(), c.Missing(), c.Doubts()) {
 					fmt.Fprintf(a.err, "warning: %s\n", m)
 				}
 				fmt.Fprintf(a.err, "%s: accepted\n", args[0])

@@ -61,7 +61,7 @@ func printStatus(w io.Writer, s *client.Status) {
 	if s.CPU != nil {
 		cpu = fmt.Sprintf("; the process takes %.1f %% of a core", s.CPU.Percent)
 	}
-	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s%s\nports   %d of %d up\nrestart %s\n\n", device, s.Rings, s.Workers, busy(s.Busy), cpu, s.PortsUp, s.PortsTotal, restart(s.Restart))
+	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s%s\nports   %d of %d up\n%srestart %s\n\n", device, s.Rings, s.Workers, busy(s.Busy), cpu, s.PortsUp, s.PortsTotal, filters(s.Filters), restart(s.Restart))
 	table(w, func(row func(...any)) {
 		row("STAGE", "STATE", "TIME", "")
 		for _, g := range s.Stages {
@@ -81,6 +81,14 @@ func printStatus(w io.Writer, s *client.Status) {
 	for _, x := range s.Warnings {
 		fmt.Fprintf(w, "\nwarning: %s\n", x)
 	}
+}
+
+// filters is the line of those that are linked, if any.
+func filters(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return "filters " + strings.Join(names, ", ") + "\n"
 }
 
 // restart is what one would cost.
@@ -154,6 +162,9 @@ func printPort(w io.Writer, p *client.PortView) {
 	})
 	if p.Bridge != "" {
 		fmt.Fprintf(w, "bridge %s, mtu %d\n", p.Bridge, p.BridgeMTU)
+	}
+	for _, f := range p.Filters {
+		fmt.Fprintf(w, "filters %s %s\n", f.Direction, strings.Join(f.Filters, ", then "))
 	}
 	if p.CardAddress != "" && p.CardAddress != p.Want.Address {
 		fmt.Fprintf(w, "the card's own address is %s\n", p.CardAddress)

@@ -70,7 +70,7 @@ func TestOutput(t *testing.T) {
 	both(t, "status-trouble", &client.Status{
 		Schema: 1, Version: "0.1.0", PID: 4711, Uptime: 3725.5, State: client.StateFailed,
 		Device: client.Device{Name: "0000:01:00.0", Platform: "XGS_1US", Assembly: "AMDA0202-0004", ClockMHz: 800},
-		Rings:  8, Workers: 2, PortsTotal: 12, PortsUp: 11, CPU: &client.CPU{Percent: 31.5, Seconds: 5},
+		Rings:  8, Workers: 2, PortsTotal: 12, PortsUp: 11, CPU: &client.CPU{Percent: 31.5, Seconds: 5}, Filters: []string{"dns", "flood"},
 		Busy: []client.WorkerBusy{{Rings: []int{0, 2, 4, 6}, Percent: 0.4, Seconds: 5}, {Rings: []int{1, 3, 5, 7}, Percent: 31, Seconds: 5}},
 		Stages: []client.Stage{
 			{Name: "netagent", State: client.StageActive, Awaiting: "NetAgent to answer", Error: "nwa: no answer in time", Seconds: 40},
@@ -99,6 +99,7 @@ func TestOutput(t *testing.T) {
 		},
 		LIF:      client.PortValues{Address: "02:00:00:00:99:99", MTU: 1200, Mode: "L3"},
 		NetAgent: client.PortValues{Admin: client.OperUp, Link: client.LinkUp, Address: "02:00:00:00:99:99", Promisc: &yes, AllMulti: &no},
+		Filters:  []client.FilterOrder{{FilterLink: client.FilterLink{IfName: "oxp1", Label: "Port1", Direction: "in"}, Filters: []string{"dns", "flood"}}},
 		PutBack:  1, Repaired: 2,
 		Warnings: []string{"oxp1 (Port1): lif: set mode of oxp1 (Port1), LIF 0: refused by the fast path: rc 1: refused; the mode stays L3"},
 	}, printPort)

@@ -326,7 +326,7 @@ func configuration(root string) (string, error) {
 	d.text("One YAML file, given with `oxpd run --config FILE`. Unknown keys and values out of range are refused with their line; " +
 		"`oxpd config check FILE` is the same code as the daemon's. Without a file these hold (`oxpd config show`):")
 	d.code(string(defaults))
-	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of switch", "Switch"}, {"Keys of one port", "Port"}, {"Keys of sim", "Sim"}} {
+	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of switch", "Switch"}, {"Keys of one port", "Port"}, {"Keys of one of filters", "Filter"}, {"Keys of sim", "Sim"}} {
 		fields, err := src.structure(s.name)
 		if err != nil {
 			return "", err
@@ -335,6 +335,9 @@ func configuration(root string) (string, error) {
 		var rows [][]string
 		for _, f := range fields {
 			key, _, _ := strings.Cut(reflect.StructTag(f.tag).Get("yaml"), ",")
+			if key == "-" {
+				continue // no key of the file
+			}
 			rows = append(rows, []string{quote(key), strings.TrimPrefix(strings.TrimPrefix(f.comment, f.name+" "), "is ")})
 		}
 		d.table([]string{"key", "meaning"}, rows)
@@ -349,6 +352,9 @@ func configuration(root string) (string, error) {
 		{"keys of a port", "asked for again, also when somebody has set them otherwise meanwhile; what is refused is tried again, as at the start, and keeps no other port from its own. " +
 			"A port that is not up yet takes them when it is"},
 		{"a key of a port that is not in the file any more", "stays as it is, and is no longer tried"},
+		{"`filters`", "their files are read again, and one that does not compile makes the whole file wrong. What the file says of a filter, rules and links, holds again, also when a command has " +
+			"changed it meanwhile; what has not changed is left alone, and a rule that was there before keeps its counters. A link that the file has no longer is taken back, and so is a filter, " +
+			"unless a command has loaded other rules under its name. Filters and links that only commands have made stay. A new link comes behind those that are there; the order of the file holds at the next start"},
 		{"`socket`, `workers`, `watermark`, `dma-bits`, `sim`", "stay as they are: `needs a restart`, with the value in force and the file's"},
 	})
 	d.section("Example")
@@ -357,6 +363,10 @@ ports:
   F1: {mtu: 9000, up: true}
   Port1: {mtu: 2030, mac: 02:00:5e:00:53:01}
   Port2: {promisc: true}
+filters:
+  - name: flood
+    file: filters/flood.rules
+    link: [all in, F1 out]
 sim:
   wires:
     PortF1: tap:wire0@/run/netns/lab

@@ -227,7 +227,7 @@ func (d *Daemon) startRings(ctx context.Context) (string, error) {
 		}
 	}
 	rings := d.rings
-	tx, err := port.NewTransmitter(nil, rings.IQ(), &outward{filters: d.filters}, d.clock, d.log)
+	tx, err := port.NewTransmitter(nil, rings.IQ(), &outward{filters: d.filters.table}, d.clock, d.log)
 	if err != nil {
 		return "", err
 	}

@@ -17,7 +17,6 @@ import (
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/fdstore"
-	"oxpd/internal/pfil"
 	"oxpd/internal/port"
 	"oxpd/lif"
 	"oxpd/octep"
@@ -64,9 +63,10 @@ type Daemon struct {
 	owners [board.Ports]*owner
 	sw     *switchState
 
+	filters *filterService // outlives the card
+
 	ringCounts *ring.Counters // outlive rings
-	filters    *pfil.Table
-	ended      chan struct{} // closed when the stop sequence is done
+	ended      chan struct{}  // closed when the stop sequence is done
 
 	saved    *octep.Saved // of the bring-up alone: what a reset takes out of config space
 	stopOnce sync.Once
@@ -90,9 +90,8 @@ type Daemon struct {
 
 // New prepares a daemon; nothing is opened before Run.
 func New(o Options) *Daemon {
-	filters := pfil.NewTable(filterShards, time.Now)
 	d := &Daemon{
-		o: o, cfg: o.Config, log: o.Logger, clock: o.Clock, filters: filters, fan: newFanout(filters), taps: map[*port.Port]bool{},
+		o: o, cfg: o.Config, log: o.Logger, clock: o.Clock, taps: map[*port.Port]bool{},
 		ringCounts: ring.NewCounters(), life: newLife(), ended: make(chan struct{}), stopAsk: make(chan struct{}), state: client.StateBringUp,
 		sw: newSwitchState(),
 	}
@@ -102,6 +101,8 @@ func New(o Options) *Daemon {
 	if d.clock == nil {
 		d.clock = realclock.NewReal()
 	}
+	d.filters = newFilterService(d.log)
+	d.fan = newFanout(d.filters.table)
 	d.keep = &keeper{log: d.log}
 	d.began = d.clock.Now()
 	d.cpu = newCPUMeter(time.Now())
@@ -133,6 +134,9 @@ const answerLimit = 3 * time.Second // wall clock, for answers in progress when 
 // sequence.
 func (d *Daemon) Run(ctx context.Context) error {
 	if err := mayMakeInterfaces(); err != nil {
+		return err
+	}
+	if err := d.filters.boot(d.config().Filters); err != nil {
 		return err
 	}
 	socket := d.config().Socket
@@ -340,3 +344,6 @@ func (d *Daemon) stop(ctx context.Context, teardown bool) (client.StopResult, er
 		return client.StopResult{}, fmt.Errorf("wait for the stop sequence: %w", ctx.Err())
 	}
 }
+
+// filtering implements control.
+func (d *Daemon) filtering() filtering { return d.filters }

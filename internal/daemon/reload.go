@@ -18,7 +18,7 @@ const reloadLimit = 5 * changeLimit
 // while the daemon runs, and logs each result: keys that changed, settings of each
 // port, and keys that need a restart. It returns when every port has answered.
 //
-// What the file says of a port holds again, whatever was set otherwise meanwhile. What it
+// What the file says of a port or a filter holds again, whatever was set otherwise meanwhile. What it
 // says of the switch does when it has changed: an unchanged file keeps what is. A
 // key that is not in the file any more leaves what is, and is tried no longer. A port
 // that refuses keeps none of the others from theirs.
@@ -39,6 +39,7 @@ func (d *Daemon) Reload(ctx context.Context, file config.Config) {
 	for _, c := range live {
 		d.log.Info("configuration changed", "key", c.Key, "old", c.Running, "new", c.File)
 	}
+	d.filters.reload(now.Filters)
 	for _, c := range fixed {
 		d.log.Warn("needs a restart", "key", c.Key, "running", c.Running, "file", c.File)
 	}

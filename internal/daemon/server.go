@@ -56,6 +56,7 @@ type control interface {
 	switchRegister(ctx context.Context, at switchcfg.Register) (client.SwitchRegister, error)
 	writeSwitch(ctx context.Context, at switchcfg.Register, v uint16) (client.SwitchRegister, error)
 	faulty() (faulty, error)
+	filtering() filtering
 	stop(ctx context.Context, teardown bool) (client.StopResult, error)
 }
 
@@ -170,6 +171,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 	}
 	maps.Copy(routes, switchRoutes(mux, c))
 	maps.Copy(routes, faultRoutes(mux, c))
+	maps.Copy(routes, filterRoutes(mux, c.filtering()))
 	for path, methods := range routes {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", methods)
@@ -237,15 +239,27 @@ func plain(err error) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "json: ")) // unknown field "mtv"
 }
 
-// whole reads the body of a request, up to maxBody, before anything is done about
+// whole reads the body of a request, up to its limit, before anything is done about
 // it: what is slow to come is the client's time and not the daemon's.
 func whole(next http.Handler) http.Handler {
+	turn := make(turns, 1)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		most := bodyLimit(r)
+		if r.ContentLength > most {
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", most))
+			return
+		}
+		done, err := turn.take(w, r, most)
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
+		defer done()
+		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 		var long *http.MaxBytesError
 		switch {
 		case errors.As(err, &long):
-			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", maxBody))
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", most))
 			return
 		case err != nil:
 			refuse(w, http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
@@ -323,6 +337,9 @@ func describe(err error) *client.Error {
 	if e.Code == client.CodeFailed {
 		e.Code = switchCode(err)
 	}
+	if e.Code == client.CodeFailed {
+		e.Code, e.At = filterCode(err), places(err)
+	}
 	if e.Code == client.CodeNotReady && e.Hint == "" {
 		e.Hint = "oxpd status says what the daemon does and waits for; oxpd status --wait returns when it runs"
 	}
@@ -333,7 +350,7 @@ func statusOf(c client.Code) int {
 	switch c {
 	case client.CodeUsage:
 		return http.StatusBadRequest
-	case client.CodeUnknownPort:
+	case client.CodeUnknownPort, client.CodeNotFound:
 		return http.StatusNotFound
 	case client.CodeRefused:
 		return http.StatusConflict

@@ -40,6 +40,8 @@ type fakeControl struct {
 	interrupted bool
 
 	sim *fakeFaults // nil: the card is no simulated one
+
+	filters *filterService // nil: one that is empty
 }
 
 func (f *fakeControl) status() client.Status { return client.Status{Schema: client.Schema, PID: 7} }
@@ -108,6 +110,12 @@ func (f *fakeControl) faulty() (faulty, error) {
 		return nil, &refusal{&hinted{errors.New("no simulated card"), "use one"}, client.CodeRefused}
 	}
 	return f.sim, nil
+}
+func (f *fakeControl) filtering() filtering {
+	if f.filters == nil {
+		f.filters = newFilterService(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	}
+	return f.filters
 }
 func (f *fakeControl) stop(_ context.Context, teardown bool) (client.StopResult, error) {
 	return client.StopResult{RebootNeeded: teardown}, f.err

@@ -35,6 +35,7 @@ func (d *Daemon) status() client.Status {
 		CPU:        d.cpu.show(),
 		Busy:       d.busy.show(),
 		PortsTotal: board.Ports,
+		Filters:    d.filters.linkedNames(),
 		Warnings:   append([]string{}, d.warnings...),
 		Device:     client.Device{Simulated: d.o.Simulated, Platform: d.platform.Platform, Assembly: d.platform.Assembly, ClockMHz: d.clocks},
 	}
@@ -371,7 +372,7 @@ func (d *Daemon) stats(only *board.Port) client.Stats {
 		if only != nil && only.Index != i {
 			continue
 		}
-		out.Ports = append(out.Ports, portStats(p, s, d.filters.Dropped(p, pfil.In)))
+		out.Ports = append(out.Ports, portStats(p, s, d.filters.table.Dropped(p, pfil.In)))
 	}
 	d.mu.Lock()
 	card, simulated := d.dev.(wired)

@@ -205,6 +205,11 @@ func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
 
 // do sends one request and decodes the answer into out.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	return c.long(ctx, method, path, in, out, maxAnswer)
+}
+
+// long is do for an answer of up to most bytes.
+func (c *Client) long(ctx context.Context, method, path string, in, out any, most int64) error {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -222,7 +227,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	if resp.StatusCode != http.StatusOK {
 		return c.refusal(resp, method, path)
 	}
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &SilentError{c.socket, int(c.peer.Load()), time.Since(begin)}
 	}

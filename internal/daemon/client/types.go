@@ -82,9 +82,10 @@ type Status struct {
 	CPU     *CPU    `json:"cpu,omitempty"` // none in the first seconds
 	// Busy has each worker; none in the first seconds.
 	Busy       []WorkerBusy `json:"busy,omitempty"`
-	PortsUp    int          `json:"ports_up"`    // provisioned and shown to the kernel
-	PortsTotal int          `json:"ports_total"` // of the board
-	Restart    Restart      `json:"restart"`     // what one would cost here and now
+	PortsUp    int          `json:"ports_up"`          // provisioned and shown to the kernel
+	PortsTotal int          `json:"ports_total"`       // of the board
+	Filters    []string     `json:"filters,omitempty"` // names of those that are linked somewhere
+	Restart    Restart      `json:"restart"`           // what one would cost here and now
 	Stages     []Stage      `json:"stages"`
 	Warnings   []string     `json:"warnings"`
 }
@@ -178,6 +179,8 @@ type PortView struct {
 	Interface PortValues `json:"interface"` // the kernel's, read now
 	LIF       PortValues `json:"lif"`       // as last read back
 	NetAgent  PortValues `json:"netagent"`  // address and link as last read; the rest cannot be read, and is what it was told
+
+	Filters []FilterOrder `json:"filters,omitempty"` // that judge its frames, by direction
 
 	PutBack  uint64   `json:"put_back"` // changes of the interface that were taken back
 	Repaired uint64   `json:"repaired"` // times that the card was found to have something else, or to have forgotten it
@@ -434,6 +437,7 @@ type Code string
 const (
 	CodeUsage       Code = "usage"        // can never work as asked
 	CodeUnknownPort Code = "unknown-port" // no such port
+	CodeNotFound    Code = "not-found"    // no such filter
 	CodeNotReady    Code = "not-ready"    // the bring-up has not come so far
 	CodeRefused     Code = "refused"      // the card or the kernel refused; the old state stands
 	CodeTimeout     Code = "timeout"      // the card did not answer in time
@@ -447,6 +451,8 @@ type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"error"`
 	Hint    string `json:"hint,omitempty"`
+	// At is what is wrong in what was sent, when it is rules.
+	At []Place `json:"at,omitempty"`
 }
 
 // Error implements error.

@@ -76,6 +76,9 @@ type Config struct {
 	Switch Switch `yaml:"switch"`
 	// Ports holds settings of single ports, by interface name or label.
 	Ports map[string]Port `yaml:"ports,omitempty"`
+	// Filters are rules that judge frames before anything is spent on them, in force before the first frame comes. Where several are
+	// linked to one port and direction the first of the list is asked first.
+	Filters []Filter `yaml:"filters,omitempty"`
 	// Sim is the simulated card. It is used only with --sim.
 	Sim Sim `yaml:"sim"`
 }
@@ -187,8 +190,9 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Why)
 }
 
-// Load reads a file over the defaults. A file that is there and wrong gives one
-// or more *Error, joined; one that cannot be read gives the system's error.
+// Load reads a file over the defaults, and the filters' files, which must compile. A file
+// that is there and wrong gives one or more *Error, joined; one that cannot be read gives
+// the system's error.
 func Load(path string) (Config, error) {
 	// Not blocking: a pipe that nobody writes to would be waited for, silently and
 	// for ever, already by open.
@@ -208,32 +212,44 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
-	return Parse(path, b)
+	c, at, err := parse(path, b)
+	if err != nil {
+		return c, err
+	}
+	var errs []error
+	c.readFilters(path, refusals(path, at, &errs))
+	return c, errors.Join(errs...)
 }
 
-// Parse is Load for bytes at hand; name is what errors call them.
+// Parse is Load for bytes at hand, without the filters' files; name is what errors call
+// them.
 func Parse(name string, b []byte) (Config, error) {
-	c := Default()
+	c, _, err := parse(name, b)
+	return c, err
+}
+
+// parse also returns the nodes of the file, for their lines.
+func parse(name string, b []byte) (c Config, at *yaml.Node, err error) {
+	c, at = Default(), new(yaml.Node)
 	if len(b) > maxBytes {
-		return c, &Error{File: name, Why: fmt.Sprintf("longer than %d bytes", maxBytes)}
+		return c, at, &Error{File: name, Why: fmt.Sprintf("longer than %d bytes", maxBytes)}
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
-	var at yaml.Node // for the lines, and for what the decoder rounds
-	err := dec.Decode(&c)
+	err = dec.Decode(&c)
 	switch {
 	case errors.Is(err, io.EOF): // an empty file: the defaults
 	case err != nil:
-		if yaml.Unmarshal(b, &at) != nil {
-			return c, errors.Join(decodeErrors(name, err)...) // no YAML: nothing else can be said of it
+		if yaml.Unmarshal(b, at) != nil {
+			return c, at, errors.Join(decodeErrors(name, err)...) // no YAML: nothing else can be said of it
 		}
-		return c, tell(append(decodeErrors(name, err), fractions(name, &at)...), c.checks(name, &at))
+		return c, at, tell(append(decodeErrors(name, err), fractions(name, at)...), c.checks(name, at))
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return c, &Error{File: name, Why: "more than one document"}
+		return c, at, &Error{File: name, Why: "more than one document"}
 	}
-	_ = yaml.Unmarshal(b, &at) // decoded above without error
-	return c, tell(fractions(name, &at), c.checks(name, &at))
+	_ = yaml.Unmarshal(b, at) // decoded above without error
+	return c, at, tell(fractions(name, at), c.checks(name, at))
 }
 
 // fractions refuses numbers that the decoder would make whole. No key takes any.
@@ -250,10 +266,15 @@ func fractions(name string, n *yaml.Node) (errs []error) {
 // Check refuses values that Default does not have and that no file gave.
 func (c Config) Check() error { return errors.Join(c.checks("configuration", nil)...) }
 
-func (c Config) checks(name string, at *yaml.Node) (errs []error) {
-	bad := func(path []string, format string, args ...any) {
-		errs = append(errs, &Error{File: name, Line: line(at, path), Why: strings.Join(path, ".") + ": " + fmt.Sprintf(format, args...)})
+// refusals makes a function that adds an *Error about a key to errs.
+func refusals(name string, at *yaml.Node, errs *[]error) func(path []string, format string, args ...any) {
+	return func(path []string, format string, args ...any) {
+		*errs = append(*errs, &Error{File: name, Line: line(at, path), Why: strings.Join(path, ".") + ": " + fmt.Sprintf(format, args...)})
 	}
+}
+
+func (c Config) checks(name string, at *yaml.Node) (errs []error) {
+	bad := refusals(name, at, &errs)
 	if err := client.CheckSocket(c.Socket); err != nil {
 		bad([]string{"socket"}, "%v", err)
 	}
@@ -284,6 +305,7 @@ func (c Config) checks(name string, at *yaml.Node) (errs []error) {
 	}
 	c.checkSwitch(bad)
 	c.checkPorts(bad)
+	c.checkFilters(bad)
 	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
 	}
@@ -363,13 +385,17 @@ func keys[V any](m map[string]V) []string {
 	return out
 }
 
-// line finds the line of a key; 0 when the file does not have it.
+// line finds the line of a key, or of an entry of a list by its number; 0 when the file
+// does not have it.
 func line(n *yaml.Node, path []string) int {
 	if n == nil || len(path) == 0 {
 		return 0
 	}
 	if n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
 		n = n.Content[0]
+	}
+	if i, err := strconv.Atoi(path[0]); err == nil && n.Kind == yaml.SequenceNode && i < len(n.Content) {
+		return cmp.Or(line(n.Content[i], path[1:]), n.Content[i].Line)
 	}
 	if n.Kind != yaml.MappingNode {
 		return 0
@@ -460,6 +486,8 @@ func typeWord(goType string) string {
 		return "text"
 	case goType == "bool":
 		return "true or false"
+	case strings.HasPrefix(goType, "[]"):
+		return "a list"
 	default:
 		return "keys with values"
 	}

@@ -10,8 +10,8 @@ import (
 type Change struct{ Key, Running, File string }
 
 // Reload lays a file that was read again over the configuration in force, and
-// returns what is in force then: with its ports, switch, link-poll and reconcile.
-// live are the changes among those but for the ports. fixed are the changes to keys
+// returns what is in force then: with its ports, filters, switch, link-poll and reconcile.
+// live are the changes among those but for the ports and filters. fixed are the changes to keys
 // that cannot change while the daemon runs: they stay as they are.
 func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
 	now = file

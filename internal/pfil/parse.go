@@ -16,18 +16,18 @@ import (
 
 // Limits of what is parsed. They bound memory and time, not use.
 const (
-	MaxRules     = 1 << 16
-	MaxSets      = 256
-	MaxPrograms  = 256
-	MaxSetSize   = 1 << 22 // prefixes
-	MaxName      = 64      // bytes of a name
-	maxLine      = 4096    // bytes
-	maxRanges    = 64      // in one list
-	maxErrors    = 20      // that are told of one source
-	maxWarnings  = 20
-	maxShadowing = 2000 // rules that are compared with each other
-	maxVLAN      = 4095
-	maxEvery     = 1 << 30
+	MaxRules    = 1 << 16
+	MaxSets     = 256
+	MaxPrograms = 256
+	MaxPrefixes = 1 << 22 // of all sets together
+	MaxName     = 64      // bytes of a name
+	maxLine     = 4096    // bytes
+	maxRanges   = 64      // in one list
+	maxErrors   = 20      // that are told of one source
+	maxWarnings = 20
+	maxFound    = 64 // bytes of a word that an error shows
+	maxVLAN     = 4095
+	maxEvery    = 1 << 30
 )
 
 // Rules are the rules of a source with what they name.
@@ -45,6 +45,7 @@ type Set struct {
 	Name     string
 	Path     string // as written
 	Line     int    // of its declaration
+	col      int    // of Path
 	Prefixes []netip.Prefix
 }
 
@@ -53,6 +54,7 @@ type BPF struct {
 	Name    string
 	Path    string // as written
 	Line    int    // of its declaration
+	col     int    // of Path
 	Program *cbpf.Program
 }
 
@@ -73,15 +75,19 @@ func (e *Error) Error() string {
 // Parse reads a source. The error joins up to 20 *Error, in the order of the lines;
 // with one there are no rules.
 func Parse(src Source) (*Rules, error) {
-	p := parser{src: src, out: &Rules{}, sets: map[string]bool{}, programs: map[string]bool{}}
+	p := newParser(src)
 	p.lines()
 	p.names()
-	p.contents()
+	p.contents(MaxPrefixes)
 	if len(p.errs) > 0 {
 		return nil, errors.Join(p.errs...)
 	}
 	p.warn()
 	return p.out, nil
+}
+
+func newParser(src Source) *parser {
+	return &parser{src: src, out: &Rules{}, sets: map[string]bool{}, programs: map[string]bool{}}
 }
 
 // lines reads the rules, and no file that they name.
@@ -126,12 +132,20 @@ func (p *parser) full() bool { return len(p.errs) >= maxErrors }
 
 // refuse notes an error at a word of the current line.
 func (p *parser) refuse(w word, expected string, args ...any) bool {
-	found := strconv.Quote(w.text)
+	found := quote(w.text)
 	if w.end {
 		found = "the end of the line"
 	}
 	p.errs = append(p.errs, &Error{File: p.src.Name, Line: p.line, Col: w.col, Found: found, Expected: fmt.Sprintf(expected, args...), Text: p.text})
 	return false
+}
+
+// quote is a word as an error shows it.
+func quote(s string) string {
+	if len(s) > maxFound {
+		s = s[:maxFound] + "..."
+	}
+	return strconv.Quote(s)
 }
 
 // split makes words of a line. A word that begins with # ends it; a word in double
@@ -195,7 +209,7 @@ func (p *parser) want(text string) bool {
 func (p *parser) parseLine(text string) {
 	if len(text) > maxLine {
 		p.text = text[:maxLine]
-		p.refuse(word{text: text[:20] + "...", col: maxLine + 1}, "a line of at most %d bytes", maxLine)
+		p.refuse(word{text: text[maxLine:], col: maxLine + 1}, "a line of at most %d bytes", maxLine)
 		return
 	}
 	if !p.split(text) || p.peek().end {
@@ -204,13 +218,13 @@ func (p *parser) parseLine(text string) {
 	switch w := p.peek(); w.text {
 	case "set":
 		p.next()
-		p.declare(w, p.sets, MaxSets, len(p.out.Sets), func(name, path string) {
-			p.out.Sets = append(p.out.Sets, Set{Name: name, Path: path, Line: p.line})
+		p.declare(w, p.sets, MaxSets, len(p.out.Sets), func(name string, path word) {
+			p.out.Sets = append(p.out.Sets, Set{Name: name, Path: path.text, Line: p.line, col: path.col})
 		})
 	case "program":
 		p.next()
-		p.declare(w, p.programs, MaxPrograms, len(p.out.Programs), func(name, path string) {
-			p.out.Programs = append(p.out.Programs, BPF{Name: name, Path: path, Line: p.line})
+		p.declare(w, p.programs, MaxPrograms, len(p.out.Programs), func(name string, path word) {
+			p.out.Programs = append(p.out.Programs, BPF{Name: name, Path: path.text, Line: p.line, col: path.col})
 		})
 	default:
 		p.rule()
@@ -218,7 +232,7 @@ func (p *parser) parseLine(text string) {
 }
 
 // declare reads NAME file PATH.
-func (p *parser) declare(what word, known map[string]bool, most, have int, add func(name, path string)) {
+func (p *parser) declare(what word, known map[string]bool, most, have int, add func(name string, path word)) {
 	if have >= most {
 		p.refuse(what, "no more than %d of them", most)
 		return
@@ -245,7 +259,7 @@ func (p *parser) declare(what word, known map[string]bool, most, have int, add f
 		return
 	}
 	known[w.text] = true
-	add(w.text, path.text)
+	add(w.text, path)
 }
 
 // validName tells whether s can name a set, a program or a filter.
@@ -587,7 +601,7 @@ func (p *parser) ports(r *Rule) bool {
 
 func (p *parser) etherType(r *Rule) bool {
 	w := p.next()
-	names := map[string]uint16{"ip": frame.TypeIPv4, "arp": frame.TypeARP, "ip6": frame.TypeIPv6, "vlan": frame.TypeVLAN}
+	names := map[string]uint16{"ip4": frame.TypeIPv4, "arp": frame.TypeARP, "ip6": frame.TypeIPv6}
 	v, ok := names[w.text]
 	if hex, isHex := strings.CutPrefix(w.text, "0x"); isHex {
 		n, err := strconv.ParseUint(hex, 16, 16)
@@ -636,19 +650,20 @@ func (p *parser) names() {
 	}
 }
 
-// contents reads the files of sets and programs.
-func (p *parser) contents() {
+// contents reads the files of sets, with at most left prefixes, and of programs.
+func (p *parser) contents(left int) {
 	for i := range p.out.Sets {
 		s := &p.out.Sets[i]
-		if text, ok := p.file(s.Path, s.Line); ok {
+		if text, ok := p.file(s.Path, s.Line, s.col); ok {
 			var errs []error
-			s.Prefixes, errs = parseSet(p.src.fileName(s.Path), text, maxErrors-len(p.errs))
+			s.Prefixes, errs = parseSet(p.src.fileName(s.Path), text, left, maxErrors-len(p.errs))
+			left -= len(s.Prefixes)
 			p.errs = append(p.errs, errs...)
 		}
 	}
 	for i := range p.out.Programs {
 		b := &p.out.Programs[i]
-		text, ok := p.file(b.Path, b.Line)
+		text, ok := p.file(b.Path, b.Line, b.col)
 		if !ok {
 			continue
 		}
@@ -662,13 +677,13 @@ func (p *parser) contents() {
 }
 
 // file is the content of a file that a line names.
-func (p *parser) file(path string, line int) ([]byte, bool) {
+func (p *parser) file(path string, line, col int) ([]byte, bool) {
 	if p.full() {
 		return nil, false
 	}
 	text, ok := p.src.Files[path]
 	if !ok {
-		p.errs = append(p.errs, &Error{File: p.src.Name, Line: line, Col: 1, Found: strconv.Quote(path), Expected: "a file that was read along with the rules"})
+		p.errs = append(p.errs, &Error{File: p.src.Name, Line: line, Col: col, Found: quote(path), Expected: "a file that was read along with the rules"})
 	}
 	return text, ok
 }
@@ -681,35 +696,27 @@ func (p *parser) programError(path string, err error) error {
 	return &Error{File: p.src.fileName(path), Line: at.Line, Col: at.Col, Found: at.Found, Expected: at.Expected, Text: at.Text}
 }
 
-// parseSet reads prefixes, one a line.
-func parseSet(name string, text []byte, mostErrors int) (out []netip.Prefix, errs []error) {
-	out = make([]netip.Prefix, 0, min(bytes.Count(text, []byte("\n"))+1, MaxSetSize))
+// parseSet reads prefixes, one a line, at most mostPrefixes of them.
+func parseSet(name string, text []byte, mostPrefixes, mostErrors int) (out []netip.Prefix, errs []error) {
+	out = make([]netip.Prefix, 0, min(bytes.Count(text, []byte("\n"))+1, mostPrefixes))
 	for line := 1; len(text) > 0 && len(errs) < mostErrors; line++ {
-		var b []byte
-		b, text, _ = bytes.Cut(text, []byte("\n"))
-		whole := b
-		b, _, _ = bytes.Cut(b, []byte("#"))
-		word := bytes.TrimSpace(b)
+		var whole []byte
+		whole, text, _ = bytes.Cut(text, []byte("\n"))
+		word, _, _ := bytes.Cut(whole, []byte("#"))
+		word = bytes.TrimSpace(word)
 		if len(word) == 0 {
 			continue
 		}
-		refuse := func(found, expected string) {
-			errs = append(errs, &Error{File: name, Line: line, Col: bytes.Index(whole, word) + 1, Found: found, Expected: expected, Text: string(whole[:min(len(whole), maxLine)])})
+		prefix, want := parsePrefix(string(word[:min(len(word), maxLine)]))
+		if want == "" && len(out) == mostPrefixes {
+			want = fmt.Sprintf("no more than %d prefixes in all sets", MaxPrefixes)
+			mostErrors = len(errs) + 1 // and no other
 		}
-		if len(word) > maxLine {
-			refuse(strconv.Quote(string(word[:20])+"..."), wantPrefix)
+		if want != "" {
+			errs = append(errs, &Error{File: name, Line: line, Col: bytes.Index(whole, word) + 1, Found: quote(string(word)), Expected: want, Text: string(whole[:min(len(whole), maxLine)])})
 			continue
 		}
-		prefix, want := parsePrefix(string(word))
-		switch {
-		case want != "":
-			refuse(strconv.Quote(string(word)), want)
-		case len(out) == MaxSetSize:
-			refuse(strconv.Quote(string(word)), fmt.Sprintf("no more than %d prefixes", MaxSetSize))
-			return out, errs
-		default:
-			out = append(out, prefix)
-		}
+		out = append(out, prefix)
 	}
 	return out, errs
 }

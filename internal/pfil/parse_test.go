@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -113,6 +114,8 @@ func TestErrorsOfRules(t *testing.T) {
 		{"drop ip from any to any log", 25, `"log"`, "in, out, on, frag"},
 		{"drop any from any to any frag", 26, `"frag"`, "ip, ip4, ip6 or a protocol before frag"},
 		{"drop ip from any to any ethertype arp", 25, `"ethertype"`, "any as the protocol"},
+		{"drop any from any to any ethertype vlan", 36, `"vlan"`, "an EtherType from 0x0001 to 0xffff, or one of ip4, arp, ip6"},
+		{"drop " + strings.Repeat("y", 65), 6, `"` + strings.Repeat("y", 64) + `..."`, "a protocol"},
 		{"drop any from any to any ethertype 0", 36, `"0"`, "an EtherType from 0x0001"},
 		{"drop udp from any to any icmp-type 8", 26, `"icmp-type"`, "icmp or icmp6"},
 		{"drop icmp from any to any icmp-type 256", 37, `"256"`, "a type from 0 to 255, or one of echo-reply"},
@@ -129,8 +132,8 @@ func TestErrorsOfRules(t *testing.T) {
 		{"set other file", 15, "the end of the line", "the path of a file"},
 		{`set other file "a b`, 16, `"\"a b"`, `a closing "`},
 		{"set other file a b", 18, `"b"`, "the end of the line"},
-		{"set other file gone.txt", 1, `"gone.txt"`, "a file that was read along with the rules"},
-		{strings.Repeat("x", 4097), 4097, `"xxxxxxxxxxxxxxxxxxxx..."`, "a line of at most 4096 bytes"},
+		{"set other file gone.txt", 16, `"gone.txt"`, "a file that was read along with the rules"},
+		{strings.Repeat("x", 4097), 4097, `"x"`, "a line of at most 4096 bytes"},
 	} {
 		t.Run(tc.line[:min(len(tc.line), 60)], func(t *testing.T) {
 			r, err := parse(header + tc.line)
@@ -205,6 +208,15 @@ func TestWarnings(t *testing.T) {
 		{"behind some ports", "pass tcp from any to any port 1-100\ndrop tcp from any to any port 50-101", ""},
 		{"behind frag", "pass ip from any to any frag\ndrop ip from any to any", ""},
 		{"behind a family", "pass ip4 from any to any\ndrop ip from any to any", ""},
+		{"behind some of its prefix", "pass ip from not 10.0.0.0/9 to any\ndrop ip from not 10.0.0.0/8 to any", "t.rules:2: this rule never matches"},
+		{"behind a larger prefix on the other side", "pass ip from 10.0.0.1 to 10.0.0.0/8\ndrop ip from 10.0.0.1 to 10.1.0.0/16", "t.rules:2: this rule never matches"},
+		{"behind a host of its prefix", "pass ip from 10.0.0.1 to any\ndrop ip from 10.0.0.0/8 to any", ""},
+		{"behind the same without its ends", "pass udp from any to any port 53 in\ndrop udp from 10.0.0.1 to any port 53 in", "t.rules:2: this rule never matches"},
+		{"behind another set", "pass ip from set x to any\ndrop ip from set y to any\nset x file bad.txt\nset y file bad.txt", ""},
+		{"behind the same set", "pass ip from set x to any\ndrop ip from set x to 10.0.0.1\nset x file bad.txt", "t.rules:2: this rule never matches"},
+		{"behind what is not in the set", "pass ip from not set x to any\ndrop ip from set x to any\nset x file bad.txt", ""},
+		{"addresses in ARP", "drop any from 10.0.0.1 to any ethertype arp", "t.rules:1: this rule never matches: frames of EtherType 0x0806 have no addresses"},
+		{"addresses in IPv4", "drop any from 10.0.0.1 to any ethertype ip4", ""},
 		{"behind both families", "pass ip from any to any\ndrop ip6 from any to any", "t.rules:2: this rule never matches"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -217,6 +229,98 @@ func TestWarnings(t *testing.T) {
 			require.Len(t, r.Warnings, 1)
 			assert.True(t, strings.HasPrefix(r.Warnings[0], tc.want), r.Warnings[0])
 		})
+	}
+}
+
+// TestWarningsOfManyRules: behind the rules that are compared with each other, the
+// plain cases are found all the same.
+func TestWarningsOfManyRules(t *testing.T) {
+	var many strings.Builder
+	many.WriteString("drop tcp from any to any port 22-23 in\npass ip from 172.16.0.0/12 to any\npass ip from not 172.16.0.0/12 to any out\n")
+	for i := range 5 * maxPairs {
+		fmt.Fprintf(&many, "drop ip from 10.%d.%d.0/24 to 192.0.2.%d\n", i>>8, i&255, i%200)
+	}
+	for _, tc := range []struct{ name, last, by string }{
+		{"the same", "pass ip from 10.0.7.0/24 to 192.0.2.7", "line 11 "},
+		{"a larger source", "drop ip from 10.0.7.8 to 192.0.2.7", "line 11 "},
+		{"a larger source, of another length", "drop ip from 172.17.0.1 to any", "line 2 "},
+		{"any destination", "drop ip from 172.16.0.0/12 to 192.0.2.7", "line 2 "},
+		{"a larger source of not", "drop ip from not 172.17.0.0/16 to any out", ""},
+		{"no addresses", "drop tcp from 10.1.1.1 to any port 22 in", "line 1 "},
+		{"none", "drop ip from 10.0.7.8 to 192.0.2.8", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := parse(many.String() + tc.last)
+			require.NoError(t, err)
+			if tc.by == "" {
+				assert.Empty(t, r.Warnings)
+				return
+			}
+			require.Len(t, r.Warnings, 1)
+			assert.Contains(t, r.Warnings[0], tc.by)
+		})
+	}
+}
+
+// TestSetOfAMillion: a set of the size that the filter is for is read whole, and what
+// is too much is told once.
+func TestSetOfAMillion(t *testing.T) {
+	text := manyPrefixes(1_000_000)
+	begin := time.Now()
+	out, errs := parseSet("big", text, MaxPrefixes, maxErrors)
+	t.Logf("1,000,000 prefixes, %d bytes: %v", len(text), time.Since(begin))
+	assert.Empty(t, errs)
+	require.Len(t, out, 1_000_000)
+	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("1.0.0.0/32"), netip.MustParsePrefix("2001:db8:0:1::/64")}, out[:2])
+
+	out, errs = parseSet("big", text, 999_998, maxErrors)
+	assert.Len(t, out, 999_998)
+	require.Len(t, errs, 1)
+	assert.EqualError(t, errs[0], `big:999999:1: found "1.15.66.62", expected no more than 4194304 prefixes in all sets`)
+}
+
+// manyPrefixes makes a set: hosts of IPv4, and every second line a network of IPv6.
+func manyPrefixes(n int) []byte {
+	var b []byte
+	for i := range n {
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{1, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+		if i%2 != 0 {
+			p = netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 0, byte(i >> 16), byte(i >> 8), byte(i)}), 64)
+			b = append(p.AppendTo(b), '\n')
+			continue
+		}
+		b = append(p.Addr().AppendTo(b), '\n')
+	}
+	return b
+}
+
+// TestSetsTogether: the bound of prefixes is one for all sets.
+func TestSetsTogether(t *testing.T) {
+	for _, tc := range []struct{ name, rules, want string }{
+		{"as many as there may be", "set a file three\nset b file two", ""},
+		{"one more", "set a file three\nset b file three", `three:3:1: found "3::", expected no more than 4194304 prefixes in all sets`},
+		{"one file twice", "set a file two\nset b file two\nset c file two", `two:2:1: found "2::", expected no more than 4194304 prefixes in all sets`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newParser(Source{Name: "t.rules", Rules: []byte(tc.rules), Files: map[string][]byte{"two": []byte("1::\n2::\n"), "three": []byte("1::\n2::\n3::\n")}})
+			p.lines()
+			p.contents(5)
+			if tc.want == "" {
+				assert.Empty(t, p.errs)
+				return
+			}
+			require.Len(t, p.errs, 1)
+			assert.EqualError(t, p.errs[0], tc.want)
+		})
+	}
+}
+
+func BenchmarkSet(b *testing.B) {
+	text := manyPrefixes(100_000)
+	b.ReportAllocs()
+	b.SetBytes(int64(len(text)))
+	for range b.N {
+		parseSet("big", text, MaxPrefixes, maxErrors)
 	}
 }
 
@@ -242,8 +346,7 @@ func FuzzParse(f *testing.F) {
 			if e.File != "t.rules" {
 				continue
 			}
-			require.LessOrEqual(t, e.Line, len(lines))
-			require.LessOrEqual(t, e.Col, len(lines[e.Line-1])+1)
+			requireInside(t, lines, e)
 		}
 		if err != nil {
 			return
@@ -277,16 +380,41 @@ func unjoin(err error) []error {
 	return []error{err}
 }
 
-// FuzzSet: every prefix that is read has nothing set behind it, and each line is one
-// prefix, one error, or nothing.
+// FuzzSet: every prefix that is read has nothing set behind it and is read again from
+// its text, each line is one prefix, one error, or nothing, and errors say where in the
+// text.
 func FuzzSet(f *testing.F) {
 	f.Add("10.0.0.0/8\n::1 # x\n\n")
 	f.Add("10.0.0.1/8")
+	f.Add("\t10.0.0.1\r\n#\n ::ffff:1.2.3.4")
 	f.Fuzz(func(t *testing.T, text string) {
-		out, errs := parseSet("s", []byte(text), maxErrors)
+		out, errs := parseSet("s", []byte(text), 10, maxErrors)
+		var again strings.Builder
 		for _, p := range out {
 			require.Equal(t, p.Masked(), p)
+			fmt.Fprintln(&again, p)
 		}
-		require.LessOrEqual(t, len(out)+len(errs), strings.Count(text, "\n")+1)
+		same, none := parseSet("s", []byte(again.String()), 10, maxErrors)
+		require.Empty(t, none)
+		require.Equal(t, out, same)
+		lines := strings.Split(text, "\n")
+		require.LessOrEqual(t, len(out)+len(errs), len(lines))
+		require.LessOrEqual(t, len(out), 10)
+		for _, err := range errs {
+			var e *Error
+			require.ErrorAs(t, err, &e)
+			requireInside(t, lines, e)
+		}
 	})
+}
+
+// requireInside wants an error to be at a place of the text.
+func requireInside(t *testing.T, lines []string, e *Error) {
+	t.Helper()
+	require.Positive(t, e.Line)
+	require.Positive(t, e.Col)
+	require.LessOrEqual(t, e.Line, len(lines))
+	require.LessOrEqual(t, e.Col, len(lines[e.Line-1])+1)
+	require.NotEmpty(t, e.Found)
+	require.NotEmpty(t, e.Expected)
 }

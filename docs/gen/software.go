@@ -150,7 +150,7 @@ func counters(root string) (string, error) {
 	d.section("The sum")
 	d.text("Each packet taken from a ring ends in exactly one of these, and `oxpd stats` says whether the sum closes:")
 	d.code("rx_done = " + strings.Join(dispositions, " + "))
-	d.text("`rx_packets`, `rx_malformed`, `rx_toolong`, `rx_nobuf`, `tap_down` and `tap_err` are those of all ports together. Every other counter is an event beside that sum.")
+	d.text("`rx_packets`, `rx_malformed`, `rx_toolong`, `rx_nobuf`, `tap_down`, `tap_err` and `pfil_dropped` are those of all ports together. Every other counter is an event beside that sum.")
 	d.text("The ports count in the middle of a pass over a ring and `rx_done` at its end. `sums.quiet` of the document says that no packet was being taken " +
 		"from the first counter read to the last, so that they belong together: only then does `sums.difference` (`rx_done` less the addends; negative: they are more) " +
 		"mean anything, and only then is a sum that does not close a lost or a doubled packet. Under traffic a reading is tried again a few times, " +

@@ -372,7 +372,7 @@ func (d *Daemon) stats(only *board.Port) client.Stats {
 		if only != nil && only.Index != i {
 			continue
 		}
-		out.Ports = append(out.Ports, portStats(p, s, d.filters.table.Dropped(p, pfil.In)))
+		out.Ports = append(out.Ports, portStats(p, s))
 	}
 	d.mu.Lock()
 	card, simulated := d.dev.(wired)
@@ -409,9 +409,15 @@ type wired interface{ WireStats() []client.WireStats }
 // which no packet arrives.
 const sumTries = 3
 
+// portCounts are a port's counters, with what never reached it.
+type portCounts struct {
+	port.Stats
+	filtered pfil.Drops // by filters, in the rings
+}
+
 // read takes all counters. quiet says that no packet was being taken meanwhile, so
 // that they belong together (ring.Rings.Walks).
-func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bool) {
+func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]portCounts, quiet bool) {
 	d.mu.Lock()
 	rings := d.rings
 	taps := make(map[int]*port.Port, len(d.taps))
@@ -427,10 +433,11 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]port.Stats, quiet bo
 	}
 	for i := range ports {
 		if p := taps[i]; p != nil {
-			ports[i] = p.Stats()
+			ports[i].Stats = p.Stats()
 		} else {
-			ports[i] = d.counts[i].Stats()
+			ports[i].Stats = d.counts[i].Stats()
 		}
+		ports[i].filtered = d.filters.table.Dropped(board.ByIndex(i), pfil.In)
 	}
 	after, _ := d.ringCounts.Walks()
 	return dev, ports, !open && before == after
@@ -464,26 +471,26 @@ func flatten[S ring.Stats | ring.OQStats](s S) map[string]uint64 {
 }
 
 // portStats gives a port's counters under both sets of names. In those of `ip`
-// what the card sent is RX; errors and drops stay on their own side. filtered never
-// reached the port: filters dropped it in the rings.
-func portStats(p board.Port, s port.Stats, filtered pfil.Drops) client.PortStats {
+// what the card sent is RX; errors and drops stay on their own side.
+func portStats(p board.Port, s portCounts) client.PortStats {
 	out := client.PortStats{
 		IfName: p.Name, Label: p.Label, Counters: map[string]uint64{},
 		Stats64: client.Stats64{
-			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.RxNoBuf + s.TapDown + filtered.Frames},
+			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.RxNoBuf + s.TapDown + s.filtered.Frames},
 			TX: client.LinkStats{Bytes: s.TxBytes, Packets: s.TxPackets, Errors: s.TapReadErrors, Dropped: s.TxDrops + s.TapKernelDropped},
 		},
 	}
 	s.Each(func(name string, value uint64) { out.Counters[name] = value })
-	out.Counters["pfil_dropped"], out.Counters["pfil_dropped_bytes"] = filtered.Frames, filtered.Bytes
+	out.Counters["pfil_dropped"], out.Counters["pfil_dropped_bytes"] = s.filtered.Frames, s.filtered.Bytes
 	return out
 }
 
 // sums checks invariant 4 of datapath.md 4: each packet that was taken from a
-// ring is in exactly one disposition.
-func sums(dev ring.Stats, ports [board.Ports]port.Stats, quiet bool) client.Sums {
+// ring is in exactly one disposition. What filters dropped is taken from the ports, so
+// that it closes only if that is what the rings dropped.
+func sums(dev ring.Stats, ports [board.Ports]portCounts, quiet bool) client.Sums {
 	add := map[string]uint64{
-		"rx_untagged": dev.Untagged, "rx_span_nobuf": dev.SpanNoBuf, "rx_long": dev.Long, "pfil_dropped": dev.Dropped,
+		"rx_untagged": dev.Untagged, "rx_span_nobuf": dev.SpanNoBuf, "rx_long": dev.Long,
 	}
 	for i := range ports {
 		s := &ports[i]
@@ -493,6 +500,7 @@ func sums(dev ring.Stats, ports [board.Ports]port.Stats, quiet bool) client.Sums
 		add["rx_nobuf"] += s.RxNoBuf
 		add["tap_down"] += s.TapDown
 		add["tap_err"] += s.TapErr
+		add["pfil_dropped"] += s.filtered.Frames
 	}
 	out := client.Sums{Quiet: quiet, Taken: dev.Done, Addends: add}
 	var total uint64

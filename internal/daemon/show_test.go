@@ -21,21 +21,23 @@ import (
 // Invariant 4 of datapath.md 4: whatever a port counts a frame as is an addend,
 // under that name, once.
 func TestSumsHaveEveryDispositionOfAPort(t *testing.T) {
-	ends := map[string]port.Stats{
-		"rx_packets": {RxPackets: 3}, "rx_malformed": {RxMalformed: 3}, "rx_toolong": {RxTooLong: 3},
-		"rx_nobuf": {RxNoBuf: 3}, "tap_down": {TapDown: 3}, "tap_err": {TapErr: 3},
+	of := func(s port.Stats) portCounts { return portCounts{Stats: s} }
+	ends := map[string]portCounts{
+		"rx_packets": of(port.Stats{RxPackets: 3}), "rx_malformed": of(port.Stats{RxMalformed: 3}), "rx_toolong": of(port.Stats{RxTooLong: 3}),
+		"rx_nobuf": of(port.Stats{RxNoBuf: 3}), "tap_down": of(port.Stats{TapDown: 3}), "tap_err": of(port.Stats{TapErr: 3}),
+		"pfil_dropped": {filtered: pfil.Drops{Frames: 3}},
 	}
 	for d := port.Delivered; d.String() != "unknown"; d++ {
 		assert.Contains(t, ends, d.String(), "a disposition without a case here")
 	}
 	for name, s := range ends {
 		t.Run(name, func(t *testing.T) {
-			var ports [board.Ports]port.Stats
+			var ports [board.Ports]portCounts
 			ports[3], ports[9] = s, s
 			got := sums(ring.Stats{OQStats: ring.OQStats{Done: 6}}, ports, true)
 			assert.EqualValues(t, 6, got.Addends[name])
 			assert.True(t, got.Accounted, "%v", got)
-			shown := portStats(board.ByIndex(3), s, pfil.Drops{})
+			shown := portStats(board.ByIndex(3), s)
 			assert.EqualValues(t, 3, shown.Counters[name])
 			rx := shown.Stats64.RX
 			assert.EqualValues(t, 3, rx.Packets+rx.Errors+rx.Dropped, "in the names of ip, once")
@@ -45,7 +47,7 @@ func TestSumsHaveEveryDispositionOfAPort(t *testing.T) {
 
 // What filters dropped in the rings is a port's, once, under either set of names.
 func TestDroppedByFiltersIsShown(t *testing.T) {
-	got := portStats(board.ByIndex(3), port.Stats{RxTooLong: 1}, pfil.Drops{Frames: 5, Bytes: 300})
+	got := portStats(board.ByIndex(3), portCounts{port.Stats{RxTooLong: 1}, pfil.Drops{Frames: 5, Bytes: 300}})
 	assert.EqualValues(t, 5, got.Counters["pfil_dropped"])
 	assert.EqualValues(t, 300, got.Counters["pfil_dropped_bytes"])
 	assert.EqualValues(t, 6, got.Stats64.RX.Dropped)

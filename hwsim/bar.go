@@ -289,6 +289,9 @@ func (c *Card) storeGlobal(reg uint32, access csr.Access, off uint32, width int,
 	switch csr.Reg64(reg) {
 	case csr.SDPScratch:
 		c.sdpScratch = merge(c.sdpScratch, v, width, off&4 != 0)
+		if c.sdpScratch != scratchUp {
+			c.report(ReportScratch, "%s = %#x", csr.Name(off), v)
+		}
 	case csr.SLIScratch:
 		c.sliScratch = merge(c.sliScratch, v, width, off&4 != 0)
 		c.target.scratchWritten()

@@ -79,7 +79,7 @@ var endpointRows = []FaultRow{
 	{"F21", "slot-reused-early", "wrong port's frame goes out, no counter moves", pageF, HowMisuse, "a transmit buffer that is written before IN_CNTS says so (in-slot-reuse)", []string{"ReadDelay=1ms"}},
 	{"F22", "input-ring-overrun", "instructions overwritten", pageF, HowMisuse, "more posted than the ring holds (in-overrun)", []string{"StopFetch=true"}},
 	{"F23", "rsize-too-large", "device writes over foreign memory", pageF, HowMisuse, "RSIZE larger than the list behind it (dma-outside-region where nothing is registered)", nil},
-	{"F24", "scratch-overwritten", "barmap pointer lost for the next reader", pageF, HowMisuse, "a store to SDP_SCRATCH", []string{"scratch"}},
+	{"F24", "scratch-overwritten", "barmap pointer lost for the next reader", pageF, HowMisuse, "a store to SDP_SCRATCH (scratch-overwritten)", []string{"scratch"}},
 	{"F25", "swap-bits-wrong", "pointers byte-reversed or instructions mis-sized; DMA to wrong addresses [I]", pageF, HowMisuse, "ES_P, ESR or IS_64B not as the host's words are", nil},
 	{"F26", "baddr-not-idle", "ignored or undefined [I]", pageF, HowMisuse, "a base address written while IDLE reads 0 (baddr-not-idle); NeverIdle holds it there", []string{"NeverIdle=all"}},
 	{"F27", "tag-invalid", "wire error + drop / silent drop", pageF, HowMisuse, "a frame with tag 0, 253 or 255 (tag-unknown)", nil},

@@ -591,6 +591,9 @@ func (c *Card) signal(r *ring, at uint64) {
 // outAck is a write of OUT_CNTS: subtract, and with RESEND look again.
 func (c *Card) outAck(r *ring, v uint64) {
 	o := &r.out
+	if uint32(v) > o.count {
+		c.report(ReportAckAbove, "%s = %#x, and the count is %d", csr.OutCnts.Queue(r.q), v, o.count)
+	}
 	o.count = c.subtract(o.count, uint32(v), false)
 	c.traceLevel(UnitCount, r.q, WhatCount, int64(o.count))
 	if o.count == 0 {

@@ -162,6 +162,9 @@ func TestEveryReportIsProvoked(t *testing.T) {
 			h.st(3, rOutEnable, 0)
 			h.st(3, rOutBaddr, 4096)
 		}), "OUT_SLIST_BADDR[3]"},
+		ReportRsizeEnabled: {ring(func(h *ringHost) { h.st(3, rOutRsize, 512) }), "OUT_SLIST_RSIZE[3]"},
+		ReportAckAbove:     {ring(func(h *ringHost) { h.st(3, rOutCnts, 1) }), "OUT_CNTS[3][0x70100] = 0x1, and the count is 0"},
+		ReportScratch:      {target(func(h *miniHost) { h.c.Store(0, 0x20180, 8, 0x11223344) }), "SDP_SCRATCH[0x20180] = 0x11223344"},
 		ReportDrainEnabled: {ring(func(h *ringHost) { h.st32(3, rOutDBell, 0xffffffff) }), "OUT_SLIST_DBELL[3]"},
 		ReportINOverrun: {ring(func(h *ringHost) {
 			h.faults(func(f *Faults) { f.StopFetch = true })
@@ -236,4 +239,15 @@ func TestEveryReportIsProvoked(t *testing.T) {
 	for name := range reportNames(t) {
 		assert.True(t, provoked[name], "%s: nobody provokes it", name)
 	}
+}
+
+// What looks like one of these misuses and is none.
+func TestAcknowledgingWhatIsCountedIsNoMisuse(t *testing.T) {
+	h := newRingHost(t, 16).program(16 + 1024 - 16)
+	h.c.ResetReports()
+	h.st(3, rOutCnts, 0)
+	h.c.DeliverRaw(3, 1, make([]byte, 60), 60+74)
+	h.advance(time.Millisecond)
+	h.st(3, rOutCnts, 1)
+	assert.Empty(t, h.c.Reports())
 }

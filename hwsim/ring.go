@@ -247,7 +247,7 @@ func (c *Card) storeRing(q int, reg csr.RingReg, high bool, width int, v uint64)
 			}
 		}
 	case csr.InInstrRsize:
-		r.in.reg.size = merge(r.in.reg.size, v, width, high) & 0xffffffff
+		r.in.reg.size = c.rsize(name, r.in.enabled, merge(r.in.reg.size, v, width, high))
 		if !c.latched {
 			r.in.at = 0
 		}
@@ -288,7 +288,7 @@ func (c *Card) storeRing(q int, reg csr.RingReg, high bool, width int, v uint64)
 			c.outRewind(r)
 		}
 	case csr.OutSlistRsize:
-		n := merge(r.out.reg.size, v, width, high) & 0xffffffff
+		n := c.rsize(name, r.out.enabled, merge(r.out.reg.size, v, width, high))
 		if n%wire.FetchBatch != 0 {
 			c.report(ReportRsize, "%s = %d", name(), n)
 			n &^= wire.FetchBatch - 1
@@ -354,6 +354,15 @@ func (c *Card) baddr(r *ring, name func() string, v uint64, idle, enabled bool) 
 		c.report(ReportBaddrLatched, "%s = %#x", name(), v)
 	}
 	return true
+}
+
+// rsize is a size that is written to a ring. The page lists what may change on a live
+// one, and this is not on it (endpoint.md 7.2); the block takes it all the same.
+func (c *Card) rsize(name func() string, enabled bool, v uint64) uint64 {
+	if enabled {
+		c.report(ReportRsizeEnabled, "%s = %d", name(), v)
+	}
+	return v & 0xffffffff
 }
 
 // subtract is the acknowledgement of a count.

@@ -29,6 +29,9 @@ const (
 	mgmtReady        = 1
 )
 
+// scratchUp is SDP_SCRATCH once the target's kernel is up (endpoint.md 2.1).
+const scratchUp = csr.BAR2Facilities<<32 | csr.ScratchMagic
+
 var le = binary.LittleEndian
 
 // target is the software on the coprocessor: its kernel's endpoint driver, the
@@ -155,7 +158,7 @@ func (t *target) kernelUp() {
 	le.PutUint64(t.c.win[winMgmt+mgmtDevType:], 1)
 	le.PutUint64(t.c.win[winMgmt+mgmtTargetStatus:], mgmtReady)
 	t.publish()
-	t.c.sdpScratch = csr.BAR2Facilities<<32 | csr.ScratchMagic
+	t.c.sdpScratch = scratchUp
 	t.pollHandshake()
 }
 

@@ -35,7 +35,7 @@ func TestBooted(t *testing.T) {
 		{name: "word of no handshake", at: time.Second, change: word(0x1234567), err: octep.ErrBooting, witness: "0x0000000001234567, want 0, or the bitmap"},
 		{name: "another driver's note", at: time.Second, change: func(b *simBench) {
 			b.card.Store(0, uint64(csr.SDPScratch), 8, csr.ScratchQueuesUp)
-		}, err: octep.ErrBooting, witness: "SDP_SCRATCH"},
+		}, err: octep.ErrBooting, witness: "SDP_SCRATCH", report: hwsim.ReportScratch},
 		{name: "its software has gone", at: time.Second, change: func(b *simBench) {
 			inject(t, b.card, "software-ends")
 		}, err: octep.ErrNoSoftware, witness: "barmap at BAR2+0x2000000 reads all ones"},

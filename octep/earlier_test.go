@@ -53,6 +53,7 @@ func TestCheckFresh(t *testing.T) {
 		{name: "word of no handshake", earlier: scratch(0x1234567), err: octep.ErrHandshakeForeign},
 		{name: "vendor driver's queues are up", at: time.Second, err: octep.ErrEarlierRun, witness: "SDP_SCRATCH", earlier: func(b *simBench) {
 			b.card.Store(0, uint64(csr.SDPScratch), 8, csr.ScratchQueuesUp)
+			simtest.Expect(b.t, b.card, hwsim.ReportScratch)
 		}},
 		{name: "fast path runs and the register was overwritten with 0", at: time.Second, err: octep.ErrEarlierRun, witness: "the fast path runs", earlier: func(b *simBench) {
 			b.card.Provision()

@@ -443,6 +443,7 @@ func TestF24OverwrittenPointerIsLeftAlone(t *testing.T) {
 	b := open(t, hwsim.Options{Timeline: hwsim.Compressed()}, octep.Config{}, nil)
 	b.card.Advance(time.Second)
 	b.card.Store(0, uint64(csr.SDPScratch), 8, 0x11223344)
+	simtest.Expect(t, b.card, hwsim.ReportScratch)
 	var early *octep.EarlierRunError
 	require.ErrorAs(t, b.e.CheckFresh(), &early)
 	assert.ErrorContains(t, early, "SDP_SCRATCH[0x20180]")

@@ -474,3 +474,42 @@ func TestCountsKeepTheOrderOfTheirPackets(t *testing.T) {
 		})
 	}
 }
+
+// What was put off when the card left the bus is lost, and nothing waits for it.
+func TestWhatAGoneCardHasPutOffIsLost(t *testing.T) {
+	for name, leave := range map[string]func(c *Card){
+		"killed": (*Card).Kill,
+		"off the bus for a while": func(c *Card) {
+			c.Faults(func(f *Faults) { f.Gone = true })
+		},
+	} {
+		for fault, mask := range map[string]func(f *Faults) *RingMask{
+			"data": func(f *Faults) *RingMask { return &f.LateData },
+			"tail": func(f *Faults) *RingMask { return &f.LateTail },
+		} {
+			t.Run(name+", "+fault, func(t *testing.T) {
+				h := newRingHost(t, 64).program(1072)
+				const by = 100 * time.Microsecond
+				deliver := func(on RingMask) {
+					h.c.Faults(func(f *Faults) { *mask(f), f.LateBy, f.Gone = on, by, false })
+					require.True(t, h.c.DeliverRaw(0, tag1, make([]byte, 3000), wire.LenOverhead+3000))
+					h.c.Advance(time.Microsecond)
+				}
+				deliver(AllRings)
+				deliver(0) // its count waits, behind a late tail
+				require.False(t, h.c.Quiesced())
+				leave(h.c)
+				h.c.Advance(by)
+				assert.True(t, h.c.Quiesced())
+				assert.NoError(t, h.c.CheckConservation())
+				if name == "killed" {
+					return
+				}
+				before := h.c.RingState(0).Count
+				deliver(0)
+				assert.Equal(t, before+1, h.c.RingState(0).Count, "back, and at once")
+				assert.True(t, h.c.Quiesced())
+			})
+		}
+	}
+}

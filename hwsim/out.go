@@ -646,30 +646,35 @@ func (c *Card) raiseInTurn(r *ring, at uint64) {
 		c.raise(r, at)
 		return
 	}
-	c.putOffCount(r, at, func() { c.raise(r, c.now) })
-}
-
-// putOffCount is putOff of what raises a ring's count, behind the last that does.
-func (c *Card) putOffCount(r *ring, cycle uint64, fn func()) {
-	r.out.lateUntil = max(r.out.lateUntil, cycle)
-	r.out.lateCounts++
-	c.putOff(r, r.out.lateUntil, func() {
-		r.out.lateCounts--
-		fn()
+	c.putOffCount(r, at, func(there bool) {
+		if there {
+			c.raise(r, c.now)
+		}
 	})
 }
 
-// putOff does something for a ring at a cycle, unless there is a start or the end of the
-// card before.
-func (c *Card) putOff(r *ring, cycle uint64, fn func()) {
+// putOffCount is putOff of what raises a ring's count, behind the last that does.
+func (c *Card) putOffCount(r *ring, cycle uint64, fn func(there bool)) {
+	r.out.lateUntil = max(r.out.lateUntil, cycle)
+	r.out.lateCounts++
+	c.putOff(r, r.out.lateUntil, func(there bool) {
+		r.out.lateCounts--
+		fn(there)
+	})
+}
+
+// putOff has something done for a ring at a cycle, unless there is a start before. A
+// card that is off the bus by then writes nothing: what was put off is lost, also for
+// one that comes back, and fn is told that it is not there.
+func (c *Card) putOff(r *ring, cycle uint64, fn func(there bool)) {
 	r.out.late++
 	epoch := c.epoch
 	c.at(cycle, func() {
-		if c.epoch != epoch || c.gone() {
+		if c.epoch != epoch {
 			return
 		}
 		r.out.late--
-		fn()
+		fn(!c.gone())
 	})
 }
 
@@ -708,8 +713,10 @@ func (c *Card) writeLate(r *ring, p *packet, entries []uint64, at uint64) {
 	if p.late == lateData {
 		put = c.putOff // the count came before
 	}
-	put(r, c.now+by, func() {
-		later()
+	put(r, c.now+by, func(there bool) {
+		if there {
+			later()
+		}
 		c.pool.put(p)
 	})
 }

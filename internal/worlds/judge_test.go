@@ -92,70 +92,80 @@ type tides struct {
 	shared  tide              // or by any port of the switch
 }
 
-// judge holds what was lost against the counters, and every counter against the books.
-func (w *world) judge() {
-	var in, out losses = losses{}, losses{}
-	t := w.tides()
-	var perPort [board.Ports]struct {
-		in, out [causes]struct{ least, most uint64 }
-	}
-	note := func(b *[causes]struct{ least, most uint64 }, c cause) {
-		for i := range causes {
-			if c>>i&1 != 0 {
-				b[i].most++
-				if c == 1<<i {
-					b[i].least++
-				}
+// bounds are how many frames can be in a counter.
+type bounds struct{ least, most uint64 }
+
+// direction is the frames of a port that go one way.
+type direction struct {
+	frames []*record
+	shapes []*flow
+	reason func(f *flow, r *record, until time.Duration, t *tides) (c cause, may bool)
+	begun  string         // what was done with each
+	lost   losses         // of all ports
+	by     [causes]bounds // of this one
+}
+
+// note adds a loss by its causes.
+func (d *direction) note(c cause) {
+	d.lost[c]++
+	for i := range causes {
+		if c>>i&1 != 0 {
+			d.by[i].most++
+			if c == 1<<i {
+				d.by[i].least++
 			}
 		}
 	}
+}
+
+// judgeFrames finds what can have stopped each frame that did not come out, and whether
+// something must have stopped one that did.
+func (w *world) judgeFrames(d *direction, t *tides) {
+	w.backwards(d.frames, func(i int, until time.Duration) {
+		r, f := d.frames[i], d.shapes[i]
+		if r.fate == turnedOff {
+			return
+		}
+		c, may := d.reason(f, r, until, t)
+		switch {
+		case r.fate == underWay:
+			if c == 0 {
+				w.broke("a loss has a cause", "%s: a frame of %d bytes, %s at %v, came nowhere", f, r.size, d.begun, r.at-w.born)
+			}
+			d.note(c)
+		case !may:
+			w.broke("what must stop a frame does", "%s: a frame of %d bytes, %s at %v, came through %s", f, r.size, d.begun, r.at-w.born, c)
+		}
+	})
+}
+
+// judge holds what was lost against the counters, and every counter against the books.
+func (w *world) judge() {
+	in, out := losses{}, losses{}
+	t := w.tides()
+	var perPort [board.Ports]struct{ in, out direction }
 	for p := range w.byPort {
-		x := &w.byPort[p]
-		w.backwards(x.in, func(i int, until time.Duration) {
-			r, f := x.in[i], x.shapes[i]
-			c, may := w.inward(f, r, until, t)
-			if r.fate == underWay {
-				if c == 0 {
-					w.broke("a loss has a cause", "%s: a frame of %d bytes, sent at %v, came nowhere", f, r.size, r.at-w.born)
-				}
-				in[c]++
-				note(&perPort[p].in, c)
-			} else if !may {
-				w.broke("what must stop a frame does", "%s: a frame of %d bytes, sent at %v, came through %s", f, r.size, r.at-w.born, c)
-			}
-		})
-		w.backwards(x.out, func(i int, until time.Duration) {
-			r, f := x.out[i], x.outs[i]
-			if r.fate == turnedOff {
-				return
-			}
-			c, may := w.outward(f, r, until, t)
-			if r.fate == underWay {
-				if c == 0 {
-					w.broke("a loss has a cause", "%s: a frame of %d bytes, posted at %v, came nowhere", f, r.size, r.at-w.born)
-				}
-				out[c]++
-				note(&perPort[p].out, c)
-			} else if !may {
-				w.broke("what must stop a frame does", "%s: a frame of %d bytes, posted at %v, came through %s", f, r.size, r.at-w.born, c)
-			}
-		})
+		x, y := &w.byPort[p], &perPort[p]
+		y.in = direction{frames: x.in, shapes: x.shapes, reason: w.inward, begun: "sent", lost: in}
+		y.out = direction{frames: x.out, shapes: x.outs, reason: w.outward, begun: "posted", lost: out}
+		w.judgeFrames(&y.in, t)
+		w.judgeFrames(&y.out, t)
 	}
 	w.counters(in, out)
 	for p := range w.byPort {
 		s := w.card.Wire(uint16(board.ByIndex(p).Tag)).Stats()
-		within := func(what string, got uint64, b struct{ least, most uint64 }) {
+		within := func(what string, got uint64, b bounds) {
 			if got < b.least || got > b.most {
 				w.broke("a counter has a cause", "%s: %s is %d, and %d to %d frames can be in it", board.ByIndex(p).Label, what, got, b.least, b.most)
 			}
 		}
-		within("LinkDown", s.LinkDown, perPort[p].in[0])
-		within("SwitchDropped", s.SwitchDropped, perPort[p].in[1])
+		within("LinkDown", s.LinkDown, perPort[p].in.by[0])
+		within("SwitchDropped", s.SwitchDropped, perPort[p].in.by[1])
 		if !w.plan.card.Choices.ForeignMACToLIF {
-			within("Filtered", s.Filtered, perPort[p].in[2])
+			within("Filtered", s.Filtered, perPort[p].in.by[2])
 		}
-		within("OutLinkDown", s.OutLinkDown, perPort[p].out[0])
-		within("OutSwitchDropped", s.OutSwitchDropped, perPort[p].out[1])
+		within("OutLinkDown", s.OutLinkDown, perPort[p].out.by[0])
+		within("OutSwitchDropped", s.OutSwitchDropped, perPort[p].out.by[1])
 		for what, n := range map[string]uint64{"Runt": s.Runt, "Oversize": s.Oversize, "Overrun": s.Overrun, "NoFastPath": s.NoFastPath, "OutRefused": s.OutRefused} {
 			if n > 0 {
 				w.broke("a counter has a cause", "%s: %s is %d", board.ByIndex(p).Label, what, n)

@@ -8,11 +8,15 @@ import (
 	"oxpd/ring/wire"
 )
 
-// samplesKept is how many frames each shard keeps; later ones take the place of the
-// oldest. SampleBytes is how much of each: what fits the card's first buffer.
 const (
-	samplesKept = 256
+	// SampleBytes is how much of a sampled frame is kept: what fits the card's first
+	// buffer.
 	SampleBytes = wire.FirstPayload
+	// samplesKept is how many frames each shard keeps; later ones take the place of the
+	// oldest.
+	samplesKept = 256
+	// sampleStep is how many are copied while a shard is held.
+	sampleStep = 16
 )
 
 // samples is a ring of copies of frames.
@@ -21,10 +25,11 @@ type samples struct {
 	made  uint64 // copies made, ever
 }
 
+// slot is one copy. It knows its rule by words: the program may be gone.
 type slot struct {
-	filter     *filter
-	from       *loaded
-	rule       int
+	filter     string
+	rule       string
+	line       int
 	at         int64
 	port       int
 	dir        Direction
@@ -37,9 +42,8 @@ type slot struct {
 func (t *Table) makeSamples() {
 	for i := range t.shards {
 		s := &t.shards[i]
-		s.mu.Lock()
-		have := s.samples.slots != nil
-		s.mu.Unlock()
+		have := false
+		s.between(func() { have = s.samples.slots != nil })
 		if have {
 			continue
 		}
@@ -47,19 +51,25 @@ func (t *Table) makeSamples() {
 		for j := range slots {
 			slots[j].bytes = memory[j*SampleBytes : (j+1)*SampleBytes : (j+1)*SampleBytes]
 		}
-		s.mu.Lock()
-		s.samples.slots = slots
-		s.mu.Unlock()
+		s.between(func() { s.samples.slots = slots })
 	}
 }
 
-// put copies a frame's beginning.
-func (r *samples) put(f *filter, l *loaded, rule int, at int64, port int, dir Direction, first []byte, frameBytes int) {
+// next is the slot for one more copy.
+func (r *samples) next() *slot {
 	s := &r.slots[r.made%samplesKept]
 	r.made++
-	s.filter, s.from, s.rule, s.at, s.port, s.dir, s.frameBytes = f, l, rule, at, port, dir, frameBytes
+	return s
+}
+
+// take copies a frame's beginning.
+func (s *slot) take(first []byte, frameBytes int) {
+	s.frameBytes = frameBytes
 	s.n = copy(s.bytes, first)
 }
+
+// overwritten is how many copies there is no room for any more.
+func (r *samples) overwritten() uint64 { return max(r.made, samplesKept) - samplesKept }
 
 // Sampled is a copy of a frame that a sample rule matched.
 type Sampled struct {
@@ -74,7 +84,8 @@ type Sampled struct {
 }
 
 // Samples are the copies that are kept, of one filter or of all (""), oldest first,
-// and how many the rings had no room for any more. They stay.
+// and how many copies of whatever filter the rings had no room for any more. They stay.
+// Errors: *UnknownError.
 func (t *Table) Samples(name string) (kept []Sampled, overwritten uint64, err error) {
 	if name != "" {
 		t.mu.Lock()
@@ -85,31 +96,37 @@ func (t *Table) Samples(name string) (kept []Sampled, overwritten uint64, err er
 		}
 	}
 	for i := range t.shards {
-		s := &t.shards[i]
-		for j := range samplesKept {
-			s.mu.Lock()
-			if n := s.samples.made; j == 0 && n > samplesKept {
-				overwritten += n - samplesKept
-			}
-			var one Sampled
-			ok := s.samples.slots != nil && s.samples.slots[j].from != nil
-			if ok {
-				one = s.samples.slots[j].copy()
-			}
-			s.mu.Unlock()
-			if ok && (name == "" || one.Filter == name) {
-				kept = append(kept, one)
-			}
-		}
+		out, over := t.shards[i].sampled(name)
+		kept = append(kept, out...)
+		overwritten += over
 	}
 	slices.SortStableFunc(kept, func(a, b Sampled) int { return a.Time.Compare(b.Time) })
 	return kept, overwritten, nil
 }
 
+// sampled copies what the shard keeps of a filter, or of all, oldest first. What is
+// overwritten meanwhile is left out.
+func (s *shard) sampled(name string) (kept []Sampled, overwritten uint64) {
+	r := &s.samples
+	var at, end uint64
+	s.between(func() { at, end = r.overwritten(), r.made })
+	overwritten = at
+	for at < end {
+		s.between(func() {
+			at = max(at, r.overwritten())
+			for stop := min(at+sampleStep, end); at < stop; at++ {
+				if one := &r.slots[at%samplesKept]; name == "" || name == one.filter {
+					kept = append(kept, one.copy())
+				}
+			}
+		})
+	}
+	return kept, overwritten
+}
+
 func (s *slot) copy() Sampled {
-	r := &s.from.rules.Rules[s.rule]
 	return Sampled{
-		Filter: s.filter.name, Line: r.Line, Rule: r.String(), Time: time.Unix(0, s.at), Port: board.ByIndex(s.port), Dir: s.dir,
+		Filter: s.filter, Line: s.line, Rule: s.rule, Time: time.Unix(0, s.at), Port: board.ByIndex(s.port), Dir: s.dir,
 		FrameBytes: s.frameBytes, Bytes: slices.Clone(s.bytes[:s.n]),
 	}
 }

@@ -49,18 +49,19 @@ type filter struct {
 
 	// Of programs that were replaced, under Table.mu: what their rules that are gone
 	// have counted, and frames without a rule.
-	gone, unmatched Totals
+	gone, unmatched count
 }
 
 // loaded is a program in use, with its counters.
 type loaded struct {
-	program *Program
-	source  Source
-	rules   *Rules
-	acts    []act
-	at      time.Time
-	counts  [][]count // by shard: frames without a rule, then by rule
-	base    []Totals  // by rule: what the same rule has counted in programs before
+	program  *Program
+	source   Source
+	warnings []string
+	texts    []string // by rule: its canonical text
+	acts     []act    // by rule
+	at       time.Time
+	counts   [][]count // by shard: frames without a rule, then by rule
+	base     []count   // by rule: what the same rule has counted in programs before
 }
 
 // act is what to do about a rule's frame.
@@ -69,24 +70,36 @@ type act struct {
 	every   uint32
 }
 
+// count is a rule's counters of one shard. 32 bytes.
 type count struct {
 	hits, bytes uint64
-	last        int64 // Unix time in ns
+	last        int64  // Unix time in ns, 0: never
+	since       uint64 // of a sample rule: frames after the last one that was copied
 }
+
+func (c *count) add(o *count) {
+	c.hits += o.hits
+	c.bytes += o.bytes
+	c.last = max(c.last, o.last)
+}
+
+func (c *count) totals() Totals {
+	t := Totals{Hits: c.hits, Bytes: c.bytes}
+	if c.last != 0 {
+		t.Last = time.Unix(0, c.last)
+	}
+	return t
+}
+
+// newCounts makes counters for a shard in cache lines of their own: the runtime places
+// what is a multiple of 64 bytes at one.
+func newCounts(n int) []count { return make([]count, n, (n+1)&^1) }
 
 // Totals are what a rule has counted.
 type Totals struct {
-	Hits  uint64    `json:"hits"`
-	Bytes uint64    `json:"bytes"`          // of the whole frames
-	Last  time.Time `json:"last,omitempty"` // zero: never
-}
-
-func (t *Totals) add(o Totals) {
-	t.Hits += o.Hits
-	t.Bytes += o.Bytes
-	if o.Last.After(t.Last) {
-		t.Last = o.Last
-	}
+	Hits  uint64
+	Bytes uint64    // of the whole frames
+	Last  time.Time // zero: never
 }
 
 // shard is one caller's part of the counters. What is not mu belongs to who holds it,
@@ -98,6 +111,13 @@ type shard struct {
 	drops   [board.Ports][directions]Drops
 	samples samples
 	_       [64]byte // from the next one's
+}
+
+// between calls do while the shard is in no pass. The path waits for it meanwhile.
+func (s *shard) between(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
 }
 
 // Drops are the frames that filters dropped at one port, one way.
@@ -147,8 +167,12 @@ func (t *Table) Judge(n, port int, dir Direction, first []byte, frameBytes int, 
 			d.Frames++
 			d.Bytes += uint64(frameBytes)
 		case Sample:
-			if cnt.hits%uint64(a.every) == 0 {
-				s.samples.put(f, l, i, s.now, port, dir, first, frameBytes)
+			if cnt.since++; cnt.since >= uint64(a.every) {
+				cnt.since -= uint64(a.every)
+				sample := s.samples.next()
+				sample.filter, sample.rule, sample.line = f.name, l.texts[i], l.program.Rules()[i].Line
+				sample.at, sample.port, sample.dir = s.now, port, dir
+				sample.take(first, frameBytes)
 			}
 		case Pass, Divert, Count:
 		}
@@ -168,8 +192,7 @@ func (t *Table) Leave(n int) {
 // grace returns when nobody uses what was replaced before the call.
 func (t *Table) grace() {
 	for i := range t.shards {
-		t.shards[i].mu.Lock()
-		t.shards[i].mu.Unlock()
+		t.shards[i].between(func() {})
 	}
 }
 
@@ -197,16 +220,8 @@ func (t *Table) Load(name string, src Source) (Loaded, error) {
 	if err != nil {
 		return Loaded{}, fmt.Errorf("compile %s: %w", src.Name, err)
 	}
-	l := &loaded{program: program, source: src, rules: rules, at: t.now(), acts: make([]act, len(rules.Rules)), counts: make([][]count, len(t.shards)), base: make([]Totals, len(rules.Rules))}
-	samples := false
-	for i := range rules.Rules {
-		r := &rules.Rules[i]
-		l.acts[i] = act{r.Verdict, r.Every}
-		samples = samples || r.Verdict == Sample
-	}
-	for i := range l.counts {
-		l.counts[i] = make([]count, len(rules.Rules)+1)
-	}
+	l, samples := t.prepare(program)
+	l.source, l.warnings = src, rules.Warnings
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,63 +248,85 @@ func (t *Table) Load(name string, src Source) (Loaded, error) {
 	return result, nil
 }
 
+// prepare makes counters for a program and tells whether it has sample rules.
+func (t *Table) prepare(p *Program) (l *loaded, samples bool) {
+	rules := p.Rules()
+	l = &loaded{
+		program: p, at: t.now(), texts: make([]string, len(rules)), acts: make([]act, len(rules)),
+		counts: make([][]count, len(t.shards)), base: make([]count, len(rules)),
+	}
+	for i := range rules {
+		r := &rules[i]
+		l.texts[i] = r.String()
+		l.acts[i] = act{r.Verdict, r.Every}
+		samples = samples || r.Verdict == Sample
+	}
+	for i := range l.counts {
+		l.counts[i] = newCounts(len(rules) + 1)
+	}
+	return l, samples
+}
+
 // inherit gives the counters of a program that nobody uses any more to the one in its
 // place: of a rule to the same rule, the n-th of one text to the n-th. It returns how
 // many rules there are of which that is so.
 func (t *Table) inherit(f *filter, old, now *loaded) (kept int) {
-	f.unmatched.add(t.totals(old, -1))
+	unmatched := old.total(-1)
+	f.unmatched.add(&unmatched)
 	heirs := map[string][]int{}
-	for i := range now.rules.Rules {
-		text := now.rules.Rules[i].String()
+	for i, text := range now.texts {
 		heirs[text] = append(heirs[text], i)
 	}
-	for i := range old.rules.Rules {
-		text := old.rules.Rules[i].String()
-		totals := t.totals(old, i)
-		if h := heirs[text]; len(h) > 0 {
-			now.base[h[0]] = totals
-			heirs[text] = h[1:]
-			kept++
+	for i, text := range old.texts {
+		total := old.total(i)
+		h := heirs[text]
+		if len(h) == 0 {
+			f.gone.add(&total)
 			continue
 		}
-		f.gone.add(totals)
+		now.base[h[0]] = total
+		if now.acts[h[0]].verdict == Sample {
+			t.resume(old, i, now, h[0])
+		}
+		heirs[text] = h[1:]
+		kept++
 	}
 	return kept
 }
 
-// totals adds up a rule's counters, -1 for frames without a rule, of a program that
+// resume goes on counting to a rule's next sample where a program has left off that
 // nobody uses any more.
-func (t *Table) totals(l *loaded, rule int) (sum Totals) {
+func (t *Table) resume(old *loaded, was int, now *loaded, is int) {
+	for i := range t.shards {
+		t.shards[i].between(func() { now.counts[i][is+1].since += old.counts[i][was+1].since })
+	}
+}
+
+// total adds up a rule's counters, -1 for frames without a rule, of a program that
+// nobody uses any more.
+func (l *loaded) total(rule int) (sum count) {
 	if rule >= 0 {
 		sum = l.base[rule]
 	}
 	for s := range l.counts {
-		sum.add(l.counts[s][rule+1].totals())
+		sum.add(&l.counts[s][rule+1])
 	}
 	return sum
 }
 
-func (c *count) totals() Totals {
-	t := Totals{Hits: c.hits, Bytes: c.bytes}
-	if c.last != 0 {
-		t.Last = time.Unix(0, c.last)
-	}
-	return t
-}
-
 // read adds up the counters of a program that is in use, a step of them at a time:
 // frames without a rule first, then by rule.
-func (t *Table) read(l *loaded) []Totals {
-	sums := make([]Totals, len(l.acts)+1)
+func (t *Table) read(l *loaded) []count {
+	sums := make([]count, len(l.acts)+1)
 	copy(sums[1:], l.base)
 	for i := range t.shards {
-		s, counts := &t.shards[i], l.counts[i]
+		counts := l.counts[i]
 		for at := 0; at < len(counts); at += readStep {
-			s.mu.Lock()
-			for j := at; j < min(at+readStep, len(counts)); j++ {
-				sums[j].add(counts[j].totals())
-			}
-			s.mu.Unlock()
+			t.shards[i].between(func() {
+				for j := at; j < min(at+readStep, len(counts)); j++ {
+					sums[j].add(&counts[j])
+				}
+			})
 		}
 	}
 	return sums
@@ -451,7 +488,8 @@ func (t *Table) List() []Info {
 	defer t.mu.Unlock()
 	var out []Info
 	for _, name := range t.names() {
-		out = append(out, t.view(t.filters[name]).Info)
+		f := t.filters[name]
+		out = append(out, t.info(f, t.read(f.now.Load())))
 	}
 	return out
 }
@@ -470,16 +508,25 @@ func (t *Table) Show(name string) (View, error) {
 func (t *Table) view(f *filter) View {
 	l := f.now.Load()
 	sums := t.read(l)
-	v := View{Gone: f.gone, Info: Info{
-		Name: f.name, File: l.source.Name, Loaded: l.at, Links: t.links(f), Rules: len(l.acts), Matched: f.gone, Unmatched: f.unmatched, Warnings: l.rules.Warnings,
-	}}
-	v.Unmatched.add(sums[0])
-	for i := range l.rules.Rules {
-		r := &l.rules.Rules[i]
-		v.Rules = append(v.Rules, RuleInfo{r.Line, r.String(), r.Verdict, sums[i+1]})
-		v.Matched.add(sums[i+1])
+	v := View{Info: t.info(f, sums), Gone: f.gone.totals()}
+	for i := range l.acts {
+		v.Rules = append(v.Rules, RuleInfo{l.program.Rules()[i].Line, l.texts[i], l.acts[i].verdict, sums[i+1].totals()})
 	}
 	return v
+}
+
+// info is a filter whose counters read has added up. Called with mu.
+func (t *Table) info(f *filter, sums []count) Info {
+	l := f.now.Load()
+	matched, unmatched := f.gone, f.unmatched
+	unmatched.add(&sums[0])
+	for i := range sums[1:] {
+		matched.add(&sums[i+1])
+	}
+	return Info{
+		Name: f.name, File: l.source.Name, Loaded: l.at, Links: t.links(f), Rules: len(l.acts),
+		Matched: matched.totals(), Unmatched: unmatched.totals(), Warnings: l.warnings,
+	}
 }
 
 // Source is what a filter was made of: not to be changed. Errors: *UnknownError.
@@ -497,11 +544,11 @@ func (t *Table) Source(name string) (Source, error) {
 func (t *Table) Dropped(p board.Port, dir Direction) (sum Drops) {
 	for i := range t.shards {
 		s := &t.shards[i]
-		s.mu.Lock()
-		d := s.drops[p.Index][dir-1]
-		s.mu.Unlock()
-		sum.Frames += d.Frames
-		sum.Bytes += d.Bytes
+		s.between(func() {
+			d := &s.drops[p.Index][dir-1]
+			sum.Frames += d.Frames
+			sum.Bytes += d.Bytes
+		})
 	}
 	return sum
 }

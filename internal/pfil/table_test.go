@@ -2,6 +2,7 @@ package pfil
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -254,17 +255,115 @@ func TestSamples(t *testing.T) {
 	assert.True(t, kept[0].Time.Before(kept[1].Time))
 }
 
-func TestJudgeAllocatesNothing(t *testing.T) {
+// Copies of one pass have one time: their order is that of the frames, around the
+// ring's end too.
+func TestSamplesOfOnePassAreInOrder(t *testing.T) {
 	r := newRig(t)
-	r.load("a", "set bad file bad.txt\nsample 2 udp from set bad to any\ndrop udp from not set bad to any port 1-9,53")
+	r.load("s", "sample 1 udp from any to any")
+	r.link("s", In, "oxp2")
+	for i := range samplesKept + samplesKept/2 {
+		r.Judge(0, 1, In, udp(0, uint16(i)), 60, &r.pkt)
+	}
+	r.Leave(0)
+	kept, over, err := r.Samples("")
+	require.NoError(t, err)
+	assert.EqualValues(t, samplesKept/2, over)
+	require.Len(t, kept, samplesKept)
+	for i := range kept {
+		require.Equal(t, udp(0, uint16(samplesKept/2+i)), kept[i].Bytes)
+	}
+}
+
+func TestReplaceGoesOnCountingToTheNextSample(t *testing.T) {
+	r := newRig(t)
+	rules := "sample 4 udp from any to any"
+	r.load("s", rules)
+	r.link("s", In, "oxp2")
+	for i := range 20 {
+		r.judge(0, "oxp2", In, udp(byte(i), 1))
+		switch i {
+		case 1, 2, 3, 9: // in the middle, and with a copy just made
+			rules = "count tcp from any to any\n" + rules
+			r.load("s", rules)
+		}
+	}
+	kept, _, err := r.Samples("s")
+	require.NoError(t, err)
+	var at []byte
+	for _, s := range kept {
+		at = append(at, s.Bytes[29])
+	}
+	assert.Equal(t, []byte{3, 7, 11, 15, 19}, at)
+	r.load("s", "sample 5 udp from any to any") // another rule: begins at 0
+	for i := range 5 {
+		r.judge(0, "oxp2", In, udp(byte(100+i), 1))
+	}
+	kept, _, err = r.Samples("s")
+	require.NoError(t, err)
+	assert.Equal(t, udp(104, 1), kept[len(kept)-1].Bytes)
+	assert.Equal(t, []any{5, 1, 6}, []any{kept[4].Line, kept[5].Line, len(kept)}, "each has the line of its time")
+}
+
+// A program with its sets may be large: nothing holds it when another is in its place.
+func TestReplacedProgramIsFreed(t *testing.T) {
+	r := newRig(t)
+	r.load("s", "sample 1 udp from any to any")
+	r.link("s", In, "oxp2")
+	r.judge(0, "oxp2", In, udp(1, 1))
+	var freed atomic.Bool
+	runtime.SetFinalizer(r.filters["s"].now.Load().program, func(*Program) { freed.Store(true) })
+	r.load("s", "sample 1 udp from any to any")
+	require.Eventually(t, func() bool { runtime.GC(); return freed.Load() }, 30*time.Second, 10*time.Millisecond)
+	kept, _, err := r.Samples("s")
+	require.NoError(t, err)
+	assert.Len(t, kept, 1, "its copies stay")
+}
+
+func TestJudgeAllocatesNothing(t *testing.T) {
+	for _, tc := range []struct{ name, rules string }{
+		{"a drop", "set bad file bad.txt\nsample 2 udp from set bad to any\ndrop udp from not set bad to any port 1-9,53"},
+		{"copies", "sample 1 udp from any to any"},
+		{"no rule", "drop tcp from any to any"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t)
+			r.load("a", tc.rules)
+			r.link("a", In, "oxp1")
+			b := udp(1, 53)
+			assert.Zero(t, testing.AllocsPerRun(1000, func() {
+				r.Judge(0, 0, In, b, len(b), &r.pkt)
+				r.Leave(0)
+			}))
+			v, err := r.Show("a")
+			require.NoError(t, err)
+			assert.EqualValues(t, 1001, v.Matched.Hits+v.Unmatched.Hits)
+		})
+	}
+}
+
+// The clock is read once for a pass that meets a hook, and for no other.
+func TestTimeIsThatOfThePass(t *testing.T) {
+	clock := new(ticker)
+	r := &rig{T: t, Table: NewTable(2, clock.now)}
+	r.load("a", "count udp from any to any port 1\ncount udp from any to any port 2")
 	r.link("a", In, "oxp1")
-	b := udp(1, 53)
-	assert.Zero(t, testing.AllocsPerRun(1000, func() {
-		r.Judge(0, 0, In, b, len(b), &r.pkt)
+	loaded := clock.n.Load()
+	pass := func(port string, to ...uint16) {
+		for _, p := range to {
+			r.Judge(0, ports(port)[0].Index, In, udp(1, p), 60, &r.pkt)
+		}
 		r.Leave(0)
-	}))
-	hits, _, _ := r.hits("a")
-	assert.EqualValues(t, 1001, hits[1])
+	}
+	pass("oxp2", 1, 2, 1)
+	assert.Equal(t, loaded, clock.n.Load(), "nothing is linked there")
+	pass("oxp1", 1, 2, 1)
+	pass("oxp1", 2, 2)
+	assert.Equal(t, loaded+2, clock.n.Load())
+	v, err := r.Show("a")
+	require.NoError(t, err)
+	assert.Equal(t, []any{time.Unix(loaded+1, 0), time.Unix(loaded+2, 0)}, []any{v.Rules[0].Last, v.Rules[1].Last})
+	assert.Equal(t, time.Unix(loaded+2, 0), v.Matched.Last)
+	assert.True(t, v.Unmatched.Last.IsZero())
 }
 
 // While a shard is inside a pass, a change waits for it, and what the pass has still
@@ -290,102 +389,311 @@ func TestChangeWaitsForThePass(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// Nine callers judge while filters are loaded, replaced, linked, unlinked and read:
-// each frame is counted once, and what was dropped is what the callers were told.
-func TestSumsUnderChange(t *testing.T) {
-	const callers = 9
-	each := 200_000
-	if raceEnabled {
-		each = 20_000
-	}
-	table := NewTable(callers, time.Now)
-	programs := []string{
-		"drop udp from any to any port 1-3\nsample 7 udp from any to any port 4\n",
-		"count udp from any to any port 2\ndrop udp from any to any port 1-3\nset bad file bad.txt\ndrop ip from set bad to any",
-		"",
-	}
-	_, err := table.Load("a", source(programs[0]))
-	require.NoError(t, err)
-	all := board.All()
-	require.NoError(t, table.Link("a", all[:], Both))
+// A link in the middle of a pass holds for the next frame, and the pass ends as others.
+func TestLinkInThePass(t *testing.T) {
+	r := newRig(t)
+	r.load("a", "drop udp from any to any")
+	assert.Equal(t, Pass, r.Judge(0, 0, In, udp(1, 1), 60, &r.pkt))
+	r.link("a", In, "oxp1")
+	assert.Equal(t, Drop, r.Judge(0, 0, In, udp(1, 1), 60, &r.pkt))
+	r.Leave(0)
+	r.Leave(0) // a pass that has met no hook
+	require.NoError(t, r.Unlink("a", ports("oxp1"), In))
+	assert.Equal(t, Pass, r.judge(0, "oxp1", In, udp(1, 1)))
+}
 
-	var told [callers][board.Ports][2]uint64
-	var wg sync.WaitGroup
-	for n := range callers {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			var pkt frame.Packet
-			b := udp(1, 0)
-			for i := range each {
-				b[37] = byte(i % 5)
-				port, dir := i%board.Ports, Direction(1+i/3%2)
-				if table.Judge(n, port, dir, b, 60, &pkt) == Drop {
-					told[n][port][dir-1]++
-				}
-				if i%32 == 31 {
-					table.Leave(n)
+// A pass that has seen a filter at a hook, and then waits for its shard, does not meet it
+// when it was unlinked meanwhile: nobody would wait for that pass.
+func TestHookIsReadInsideThePass(t *testing.T) {
+	r := newRig(t)
+	r.load("a", "drop udp from any to any")
+	for range 20 {
+		r.link("a", In, "oxp1")
+		verdict := make(chan Verdict, 1)
+		r.shards[0].between(func() {
+			go func() { verdict <- r.judge(0, "oxp1", In, udp(1, 1)) }()
+			time.Sleep(time.Millisecond) // enough for most rounds to wait; for the rest it does not matter
+			r.hooks[0][0].Store(nil)
+		})
+		assert.Equal(t, Pass, <-verdict)
+	}
+}
+
+// A shard that stays in a pass holds up whoever replaces a filter, and no other shard:
+// all of them, this one too, judge by the new program at once.
+func TestReplaceWaitsAndJudgingDoesNot(t *testing.T) {
+	for open := range 2 {
+		t.Run(fmt.Sprint("shard=", open), func(t *testing.T) {
+			r := newRig(t)
+			r.load("a", "drop udp from any to any port 1\npass udp from any to any")
+			r.link("a", In, "oxp1")
+			require.Equal(t, Drop, r.Judge(open, 0, In, udp(1, 1), 60, &r.pkt))
+			f := r.filters["a"]
+			old := f.now.Load()
+			done := make(chan error, 1)
+			go func() {
+				_, err := r.Load("a", source("drop udp from any to any port 1-2\ndrop udp from any to any port 1\npass udp from any to any"))
+				done <- err
+			}()
+			require.Eventually(t, func() bool { return f.now.Load() != old }, 30*time.Second, time.Millisecond)
+			other := frame.Packet{}
+			for range 10 {
+				require.Equal(t, Drop, r.Judge(1-open, 0, In, udp(1, 2), 60, &other))
+				if open == 1 { // shard 0 has been asked already
+					r.Leave(1 - open)
 				}
 			}
-			table.Leave(n)
+			require.Equal(t, Drop, r.Judge(open, 0, In, udp(1, 2), 60, &r.pkt))
+			select {
+			case <-done:
+				require.Fail(t, "the load did not wait for the pass")
+			default:
+			}
+			r.Leave(open)
+			r.Leave(1 - open)
+			require.NoError(t, <-done)
+			hits, unmatched, gone := r.hits("a")
+			assert.Equal(t, []uint64{11, 1, 0}, hits)
+			assert.Zero(t, unmatched+gone)
+		})
+	}
+}
+
+// Nine callers judge while filters are loaded, replaced, linked, unlinked and read by
+// others. Each frame is counted once, by the filter of its port, and what the drop rules
+// have counted is what the callers were told.
+func TestSumsUnderChange(t *testing.T) {
+	const (
+		callers = 9
+		pass    = 32
+		dropped = "drop udp from any to any port 1\n" // twice in each program: never gone
+	)
+	changes := 150
+	if raceEnabled {
+		changes = 50
+	}
+	programs := []string{
+		dropped + dropped + "sample 7 udp from any to any port 4\n",
+		"count udp from any to any port 2\n" + dropped + "set bad file bad.txt\ncount ip from set bad to any\n" + dropped,
+		dropped + dropped,
+	}
+	table := NewTable(callers, time.Now)
+	all := board.All()
+	half := map[string][]board.Port{"low": all[:6], "high": all[6:]}
+	for name, at := range half {
+		_, err := table.Load(name, source(programs[0]))
+		require.NoError(t, err)
+		require.NoError(t, table.Link(name, at, Both))
+	}
+
+	var (
+		stop    atomic.Bool
+		judging sync.WaitGroup
+		begun   sync.WaitGroup // a pass of each caller is over
+		told    [callers][board.Ports][directions]uint64
+		judged  [callers][board.Ports]uint64
+	)
+	for n := range callers {
+		judging.Add(1)
+		begun.Add(1)
+		go func() {
+			defer judging.Done()
+			var pkt frame.Packet
+			b := udp(1, 0)
+			for i := 0; i == 0 || !stop.Load(); i++ {
+				for j := range pass {
+					b[37] = byte((i + j) % 5)
+					port, dir := (i+j)%board.Ports, Direction(1+(i+j)/3%2)
+					pkt.Have = 0
+					v := table.Judge(n, port, dir, b, 60, &pkt)
+					if v == Drop {
+						told[n][port][dir-1]++
+					}
+					if pkt.Have != 0 {
+						judged[n][port]++
+					}
+				}
+				table.Leave(n)
+				if i == 0 {
+					begun.Done()
+				}
+				runtime.Gosched()
+			}
 		}()
 	}
-	judged := make(chan struct{})
-	go func() { wg.Wait(); close(judged) }()
-	changes := 0
-	for going := true; going; changes++ {
-		select {
-		case <-judged:
-			going = false
-		default:
-		}
-		_, err := table.Load("a", source(programs[changes%3]))
-		require.NoError(t, err)
-		if changes%4 == 0 {
-			require.NoError(t, table.Unlink("a", ports("oxp3", "oxp4"), In))
-			require.NoError(t, table.Link("a", ports("oxp3", "oxp4"), In))
-		}
-		table.List()
+	begun.Wait()
+	var changing sync.WaitGroup
+	for name, at := range half {
+		changing.Add(1)
+		go func() {
+			defer changing.Done()
+			for i := range changes {
+				_, err := table.Load(name, source(programs[i%len(programs)]))
+				assert.NoError(t, err)
+				assert.NoError(t, table.Unlink(name, at[i%4:i%4+2], In))
+				assert.NoError(t, table.Link(name, at, Both))
+			}
+		}()
 	}
-	require.NoError(t, table.Link("a", ports("oxp3", "oxp4"), In))
-	for p := range board.Ports {
-		for d := range 2 {
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
+		var before uint64
+		for !stop.Load() {
+			v, err := table.Show("low")
+			assert.NoError(t, err)
+			now := v.Matched.Hits + v.Unmatched.Hits
+			assert.LessOrEqual(t, before, now, "never less than what was seen before")
+			before = now
+			table.List()
+			_, _, err = table.Samples("")
+			assert.NoError(t, err)
+			runtime.Gosched()
+		}
+	}()
+	changing.Wait()
+	stop.Store(true)
+	judging.Wait()
+	<-reading
+
+	var drops, rules uint64
+	for p := range all {
+		for d := range directions {
 			sum := uint64(0)
 			for n := range callers {
 				sum += told[n][p][d]
 			}
-			got := table.Dropped(board.ByIndex(p), Direction(d+1))
-			assert.Equal(t, Drops{sum, 60 * sum}, got)
+			drops += sum
+			assert.Equal(t, Drops{sum, 60 * sum}, table.Dropped(all[p], Direction(d+1)))
 		}
 	}
-	v, err := table.Show("a")
-	require.NoError(t, err)
-	seen := v.Matched.Hits + v.Unmatched.Hits
-	assert.LessOrEqual(t, seen, uint64(callers*each))
-	assert.Greater(t, seen, uint64(callers*each/2), "all but what went past while a hook was empty")
-	t.Logf("%d changes beside %d frames", changes, callers*each)
+	for name, at := range half {
+		v, err := table.Show(name)
+		require.NoError(t, err)
+		met := uint64(0)
+		for _, p := range at {
+			for n := range callers {
+				met += judged[n][p.Index]
+			}
+		}
+		sum := v.Gone.Hits + v.Unmatched.Hits
+		for _, x := range v.Rules {
+			sum += x.Hits
+			if x.Verdict == Drop {
+				rules += x.Hits
+			}
+			assert.Equal(t, 60*x.Hits, x.Bytes)
+		}
+		assert.Equal(t, met, sum, "%s: hits and unmatched are the frames that met it", name)
+		assert.Equal(t, met, v.Matched.Hits+v.Unmatched.Hits)
+		assert.NotZero(t, v.Gone.Hits)
+	}
+	assert.Equal(t, drops, rules)
+	assert.NotZero(t, drops)
 }
 
+// A filter is linked and unlinked ten thousand times beside the judging: what is judged
+// while it is linked is dropped, and nothing else.
+func TestLinkTenThousandTimes(t *testing.T) {
+	times := 10_000
+	if raceEnabled {
+		times = 2_000
+	}
+	table := NewTable(2, time.Now)
+	_, err := table.Load("a", source("drop udp from any to any"))
+	require.NoError(t, err)
+	at := ports("oxp1")
+
+	// state goes up before and after each change: 4n nothing is linked, 4n+2 the
+	// filter is; odd while that changes.
+	var state atomic.Uint64
+	var stop atomic.Bool
+	var told, known [2]uint64
+	var judging, begun sync.WaitGroup
+	for n := range told {
+		judging.Add(1)
+		begun.Add(1)
+		go func() {
+			defer judging.Done()
+			var pkt frame.Packet
+			b := udp(1, 1)
+			for i := 0; i == 0 || !stop.Load(); i++ {
+				for range 32 {
+					before := state.Load()
+					v := table.Judge(n, 0, In, b, 60, &pkt)
+					if v == Drop {
+						told[n]++
+					}
+					if before%2 == 0 && before == state.Load() {
+						known[n]++
+						if linked := before%4 == 2; linked != (v == Drop) {
+							assert.Fail(t, "judged wrongly", "linked %v: %v", linked, v)
+							stop.Store(true)
+						}
+					}
+				}
+				table.Leave(n)
+				if i == 0 {
+					begun.Done()
+				}
+				runtime.Gosched()
+			}
+		}()
+	}
+	begun.Wait()
+	for range times {
+		state.Add(1)
+		require.NoError(t, table.Link("a", at, In))
+		state.Add(1)
+		runtime.Gosched()
+		state.Add(1)
+		require.NoError(t, table.Unlink("a", at, In))
+		state.Add(1)
+	}
+	stop.Store(true)
+	judging.Wait()
+	assert.NotZero(t, known[0]+known[1])
+	v, err := table.Show("a")
+	require.NoError(t, err)
+	assert.Equal(t, told[0]+told[1], v.Rules[0].Hits)
+	assert.Equal(t, Drops{told[0] + told[1], 60 * (told[0] + told[1])}, table.Dropped(at[0], In))
+}
+
+// blank is a judge that does nothing, behind a call that is not inlined.
+type blank struct{}
+
+//go:noinline
+func (blank) Judge(int, int, Direction, []byte, int, *frame.Packet) Verdict { return Pass }
+
+// BenchmarkJudge is one frame in passes of 32: a call alone, the table without a link
+// at the port, and with rules.
 func BenchmarkJudge(b *testing.B) {
+	const burst = 32
+	f, pkt := udp(1, 53), frame.Packet{}
+	b.Run("frame=60/burst=32/call", func(b *testing.B) {
+		var j blank
+		for range b.N {
+			j.Judge(0, 0, In, f, len(f), &pkt)
+		}
+	})
 	for _, tc := range []struct{ name, rules string }{
 		{"linked=no", ""},
 		{"rules=1", "drop udp from 10.0.0.1 to any"},
 		{"rules=2", "drop udp from 10.0.0.2 to any\ndrop udp from 10.0.0.1 to any"},
+		{"rules=1,every=1", "sample 1 udp from 10.0.0.1 to any"},
 	} {
-		b.Run(tc.name, func(b *testing.B) {
+		b.Run("frame=60/burst=32/"+tc.name, func(b *testing.B) {
 			table := NewTable(9, time.Now)
 			if tc.rules != "" {
 				_, err := table.Load("a", source(tc.rules))
 				require.NoError(b, err)
 				require.NoError(b, table.Link("a", ports("oxp1"), In))
 			}
-			var pkt frame.Packet
-			f := udp(1, 53)
 			b.ReportAllocs()
 			b.ResetTimer()
 			for i := range b.N {
-				table.Judge(0, 0, In, f, 60, &pkt)
-				if i%32 == 31 {
+				table.Judge(0, 0, In, f, len(f), &pkt)
+				if i%burst == burst-1 {
 					table.Leave(0)
 				}
 			}

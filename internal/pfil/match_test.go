@@ -169,7 +169,7 @@ func protoOption(r *rand.Rand, proto string) []string {
 	}
 	switch proto {
 	case "any":
-		return []string{"ethertype " + pick(r, []string{"arp", "ip", "ip6", "0x88b5", "vlan"})}
+		return []string{"ethertype " + pick(r, []string{"arp", "ip4", "ip6", "0x88b5", "0x8100"})}
 	case "tcp":
 		return []string{"tcp-flags " + pick(r, []string{"syn", "syn,!ack", "!fin", "ack"})}
 	case "icmp", "icmp6":

@@ -240,7 +240,7 @@ func TestWarningsOfManyRules(t *testing.T) {
 	for i := range 5 * maxPairs {
 		fmt.Fprintf(&many, "drop ip from 10.%d.%d.0/24 to 192.0.2.%d\n", i>>8, i&255, i%200)
 	}
-	for _, tc := range []struct{ name, last, by string }{
+	cases := []struct{ name, last, by string }{
 		{"the same", "pass ip from 10.0.7.0/24 to 192.0.2.7", "line 11 "},
 		{"a larger source", "drop ip from 10.0.7.8 to 192.0.2.7", "line 11 "},
 		{"a larger source, of another length", "drop ip from 172.17.0.1 to any", "line 2 "},
@@ -248,16 +248,27 @@ func TestWarningsOfManyRules(t *testing.T) {
 		{"a larger source of not", "drop ip from not 172.17.0.0/16 to any out", ""},
 		{"no addresses", "drop tcp from 10.1.1.1 to any port 22 in", "line 1 "},
 		{"none", "drop ip from 10.0.7.8 to 192.0.2.8", ""},
-	} {
+	}
+	first := strings.Count(many.String(), "\n") + 1
+	for _, tc := range cases {
+		many.WriteString(tc.last + "\n")
+	}
+	r, err := parse(many.String())
+	require.NoError(t, err)
+	for i, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			r, err := parse(many.String() + tc.last)
-			require.NoError(t, err)
+			var got []string
+			for _, w := range r.Warnings {
+				if strings.HasPrefix(w, fmt.Sprintf("t.rules:%d: this rule never matches", first+i)) {
+					got = append(got, w)
+				}
+			}
 			if tc.by == "" {
-				assert.Empty(t, r.Warnings)
+				assert.Empty(t, got)
 				return
 			}
-			require.Len(t, r.Warnings, 1)
-			assert.Contains(t, r.Warnings[0], tc.by)
+			require.Len(t, got, 1)
+			assert.Contains(t, got[0], tc.by)
 		})
 	}
 }
@@ -273,10 +284,10 @@ func TestSetOfAMillion(t *testing.T) {
 	require.Len(t, out, 1_000_000)
 	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("1.0.0.0/32"), netip.MustParsePrefix("2001:db8:0:1::/64")}, out[:2])
 
-	out, errs = parseSet("big", text, 999_998, maxErrors)
-	assert.Len(t, out, 999_998)
+	out, errs = parseSet("big", text, 998, maxErrors)
+	assert.Len(t, out, 998)
 	require.Len(t, errs, 1)
-	assert.EqualError(t, errs[0], `big:999999:1: found "1.15.66.62", expected no more than 4194304 prefixes in all sets`)
+	assert.EqualError(t, errs[0], `big:999:1: found "1.0.3.230", expected no more than 4194304 prefixes in all sets`)
 }
 
 // manyPrefixes makes a set: hosts of IPv4, and every second line a network of IPv6.

@@ -56,12 +56,12 @@ func TestReadSourceRefuses(t *testing.T) {
 		"gone.rules":   "pass any from any to any\n  set bad file gone.txt\nset worse file gone.txt",
 		"wrong.rules":  "deny any\nset bad file gone.txt",
 		"folder.rules": "program all file folder",
-		"folder/x":     "",
-		"large.rules":  "set a file half\nset b file more",
+		"folder/x":     "::",
+		"large.rules":  "set a file folder/x\nset b file whole",
 	})
 	at := func(name string) string { return filepath.Join(dir, name) }
 	// Files with holes: they take no room.
-	for name, bytes := range map[string]int64{"half": MaxFilesBytes / 2, "more": MaxFilesBytes/2 + 1, "rules": MaxRulesBytes + 1} {
+	for name, bytes := range map[string]int64{"whole": MaxFilesBytes - 1, "rules": MaxRulesBytes + 1} {
 		require.NoError(t, os.WriteFile(at(name), nil, 0o644))
 		require.NoError(t, os.Truncate(at(name), bytes))
 	}
@@ -73,7 +73,7 @@ func TestReadSourceRefuses(t *testing.T) {
 		{"wrong.rules", at("wrong.rules") + `:1:1: found "deny"`},
 		{"wrong.rules", at("wrong.rules") + ":2:14: open "},
 		{"folder.rules", at("folder.rules") + ":1:18: " + at("folder") + " is not a regular file"},
-		{"large.rules", at("large.rules") + ":2:12: " + at("more") + " is too long: 16 MiB of rules, and 128 MiB of other files together"},
+		{"large.rules", at("large.rules") + ":2:12: " + at("whole") + " is too long: 16 MiB of rules, and 128 MiB of other files together"},
 		{"rules", "read rules: " + at("rules") + " is too long"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

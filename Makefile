@@ -29,7 +29,7 @@ demo: build ## the simulated card on this machine: twelve ports, jumbo frames, T
 	@bin/oxpd demo
 
 test: ## go vet and all tests
-	@tools/need ip:iproute2 xz:xz-utils busybox:busybox tcpdump:tcpdump $(HELPERTOOLS)
+	@tools/need ip:iproute2 xz:xz-utils busybox:busybox tcpdump:tcpdump iptables-legacy:iptables $(HELPERTOOLS)
 	$(GO) vet ./...
 	$(GO) test -timeout $(TIMEOUT) ./...
 
@@ -51,15 +51,16 @@ mutants: ## breaks of the source, one at a time: each must be killed by the test
 	$(GO) run ./internal/mutants/cmd -go $(GO)
 
 race: ## all tests but the guest's and the witness's under the race detector
-	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox tcpdump:tcpdump $(HELPERTOOLS)
+	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox tcpdump:tcpdump iptables-legacy:iptables $(HELPERTOOLS)
 	OXPD_NO_GUEST=1 OXPD_NO_WITNESS=1 CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@tools/fuzz $(FUZZTIME)
 
 bench: ## the datapath beside a bare copy of the same bytes; what dropping a frame costs, by rules and by place, beside its bounds
+	@tools/need ip:iproute2 iptables-legacy:iptables
 	$(GO) test -run '^$$' -bench 'OQVisit|IQPost' -benchmem ./ring/...
-	OXPD_BENCH=1 $(GO) test -count=1 -v -timeout $(TIMEOUT) -run '^TestCostOf' ./internal/daemon
+	OXPD_BENCH=1 $(GO) test -p 1 -count=1 -v -timeout $(TIMEOUT) -run '^TestCostOf' ./internal/daemon ./internal/loadtest
 
 lint: bin/staticcheck bin/exhaustive ## gofmt, go vet, staticcheck; switches over verdicts are exhaustive
 	@unformatted="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$unformatted" ] || { echo "gofmt -w $$unformatted"; exit 1; }

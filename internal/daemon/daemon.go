@@ -44,6 +44,9 @@ type Options struct {
 	NetNS     string       // path of the namespace that interfaces are made in; empty: the process's own
 	Logger    *slog.Logger // nil discards
 	Clock     clock        // nil is the machine's
+	// Task is called first by each goroutine that lives as long as the card does, in it, with
+	// its name: worker 0, transmitter. A measurement binds them to threads. nil: nobody does.
+	Task func(name string)
 }
 
 // Daemon is one run of oxpd over one card. Run it once.
@@ -305,6 +308,9 @@ func (d *Daemon) spawn(run context.Context, name string, fn func(ctx context.Con
 	d.tasks.Add(1)
 	go func() {
 		defer d.tasks.Done()
+		if d.o.Task != nil {
+			d.o.Task(name)
+		}
 		if err := fn(run); err != nil && run.Err() == nil {
 			d.lose(fmt.Errorf("%s: %w", name, err))
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -223,9 +224,17 @@ func (l *lab) ringOf(send func()) int {
 	return ring
 }
 
-// testFrame is a UDP datagram to an address that nobody has: the kernel that it
+// strange is an address that nobody has.
+var strange = netip.AddrFrom4([4]byte{10, 66, 200, 2})
+
+// testFrame is a UDP datagram between addresses that nobody has: the kernel that it
 // reaches says nothing to it.
 func testFrame(dst, src []byte, size int, source uint16) []byte {
+	return sourceFrame(dst, src, strange, size, source)
+}
+
+// sourceFrame is testFrame from an IPv4 address.
+func sourceFrame(dst, src []byte, from netip.Addr, size int, source uint16) []byte {
 	b := make([]byte, size)
 	copy(b, dst)
 	copy(b[6:], src)
@@ -233,7 +242,8 @@ func testFrame(dst, src []byte, size int, source uint16) []byte {
 	ip := b[frame.HeaderSize:]
 	ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_UDP
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-	copy(ip[12:], []byte{10, 66, 200, 2, 10, 66, 200, 1})
+	copy(ip[12:], from.AsSlice())
+	copy(ip[16:], []byte{10, 66, 200, 1})
 	sum := uint32(0)
 	for i := 0; i < ipHeader; i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(ip[i:]))

@@ -56,7 +56,7 @@ func TestBridgeOfTwoPorts(t *testing.T) {
 	t.Parallel()
 	const amount = 2 << 20
 	one, two := port(t, "oxp1"), port(t, "oxp2")
-	l := newLabApart(t, []board.Port{one, two})
+	l := setup{apart: []board.Port{one, two}}.start(t)
 	addr := map[board.Port]netip.Addr{one: netip.MustParseAddr("10.67.0.1"), two: netip.MustParseAddr("10.67.0.2")}
 	mac := map[board.Port][6]byte{}
 	members := []board.Port{one, two}

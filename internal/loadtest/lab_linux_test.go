@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/daemon/simcard"
 	"oxpd/internal/netlab"
+	"oxpd/internal/simdev"
 	"oxpd/internal/simdev/simtest"
 	"oxpd/octep"
 	"oxpd/octep/csr"
@@ -52,7 +54,7 @@ type lab struct {
 	card      *hwsim.Card
 	client    *client.Client
 	log       *buffer
-	injected  [board.Ports]uint64 // frames that a test put on a wire itself
+	injected  [board.Ports]atomic.Uint64 // frames that a test put on a wire itself
 	cancel    context.CancelFunc
 	ended     chan error
 	stopped   bool
@@ -81,11 +83,18 @@ func (l *buffer) String() string {
 // the books are closed and the daemon is stopped.
 func newLab(t *testing.T, change ...func(*config.Config)) *lab {
 	t.Helper()
-	return newLabApart(t, nil, change...)
+	return setup{}.start(t, change...)
 }
 
-// newLabApart is newLab with a namespace for the far side of each of some ports.
-func newLabApart(t *testing.T, apart []board.Port, change ...func(*config.Config)) *lab {
+// setup is what a lab is besides its configuration.
+type setup struct {
+	apart []board.Port         // ports whose far side is in a namespace of its own
+	card  func(*hwsim.Options) // nil: as it comes
+	task  func(name string)    // daemon.Options.Task
+}
+
+// start is newLab of a setup.
+func (s setup) start(t *testing.T, change ...func(*config.Config)) *lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes network namespaces and TAP interfaces")
@@ -93,7 +102,7 @@ func newLabApart(t *testing.T, apart []board.Port, change ...func(*config.Config
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &lab{t: t, ctx: ctx, cancel: cancel, ended: make(chan error, 1), log: &buffer{}}
 	l.host, l.far, l.apart = newNS(t), newNS(t), map[int]*netlab.NS{}
-	for _, p := range apart {
+	for _, p := range s.apart {
 		l.apart[p.Index] = newNS(t)
 	}
 
@@ -112,16 +121,19 @@ func newLabApart(t *testing.T, apart []board.Port, change ...func(*config.Config
 
 	opened := make(chan *hwsim.Card, 1)
 	d := daemon.New(daemon.Options{
-		Config: cfg, Version: "test", Simulated: true, NetNS: path(l.host),
+		Config: cfg, Version: "test", Simulated: true, NetNS: path(l.host), Task: s.task,
 		Logger: slog.New(slog.NewTextHandler(l.log, nil)),
 		Open: func(context.Context) (octep.Device, error) {
-			dev, err := simcard.Open(cfg.Sim, nil)
+			b, err := simcard.NewBoard(cfg.Sim, nil, s.options)
 			if err != nil {
 				return nil, err
 			}
-			dev.Card.SetSwitchFrame(hwsim.SwitchFrameJumbo)
-			opened <- dev.Card
-			return dev, nil
+			if err := b.OpenConsole(""); err != nil {
+				l.t.Logf("the simulated coprocessor has no console: %v", err)
+			}
+			b.Card.Start()
+			opened <- b.Card
+			return &simcard.Device{Device: simdev.New(b.Card), Board: b}, nil
 		},
 	})
 	go func() { l.ended <- d.Run(ctx) }()
@@ -148,6 +160,14 @@ func newLabApart(t *testing.T, apart []board.Port, change ...func(*config.Config
 	})
 	l.plug()
 	return l
+}
+
+// options are those of the card.
+func (s setup) options(o *hwsim.Options) {
+	o.SwitchFrame = hwsim.SwitchFrameJumbo
+	if s.card != nil {
+		s.card(o)
+	}
 }
 
 // stop ends the daemon and waits for its end.
@@ -253,7 +273,7 @@ func (l *lab) wire(p board.Port) *hwsim.Wire { return l.card.Wire(uint16(p.Tag))
 // inject puts frames on a wire behind the back of the far kernel.
 func (l *lab) inject(p board.Port, b []byte) {
 	l.wire(p).Send(b)
-	l.injected[p.Index]++
+	l.injected[p.Index].Add(1)
 }
 
 // reading is every counter between the two kernels.
@@ -354,7 +374,7 @@ func (l *lab) books() reading {
 	for _, p := range board.All() {
 		wire, _ := r.stats.Wire(p.Name)
 		w, far := wire.Counters, r.far[p.Label].Stats
-		assert.Equal(t, far.TXPackets+l.injected[p.Index], w["in"], "%s: frames from the far side", p)
+		assert.Equal(t, far.TXPackets+l.injected[p.Index].Load(), w["in"], "%s: frames from the far side", p)
 		assert.Equal(t, w["out"]-w["out_refused"], far.RXPackets, "%s: frames received by the far side", p)
 	}
 	d := r.stats.Device

@@ -87,12 +87,14 @@ func (p *Program) indexed(v *view, f *facts) uint32 {
 			}
 		}
 		if v.srcPrefixes.first < best {
-			if n, ok := v.srcPrefixes.table.Lookup(f.pkt.Src()); ok {
+			hi, lo := f.pkt.SrcWords()
+			if n, ok := v.srcPrefixes.longest(f.pkt.Have, hi, lo); ok {
 				best = p.chain(&v.srcPrefixes, n, best, f)
 			}
 		}
 		if v.dstPrefixes.first < best {
-			if n, ok := v.dstPrefixes.table.Lookup(f.pkt.Dst()); ok {
+			hi, lo := f.pkt.DstWords()
+			if n, ok := v.dstPrefixes.longest(f.pkt.Have, hi, lo); ok {
 				best = p.chain(&v.dstPrefixes, n, best, f)
 			}
 		}

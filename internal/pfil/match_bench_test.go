@@ -44,7 +44,11 @@ func randomPrefixes(r *rand.Rand, n int, v6 float64) []netip.Prefix {
 		}
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], r.Uint32N(0xdf000000))
-		ps[i], _ = netip.AddrFrom4(b).Prefix(16 + r.IntN(17))
+		bits := 24 + r.IntN(9)
+		if r.IntN(10) == 0 {
+			bits -= 8
+		}
+		ps[i], _ = netip.AddrFrom4(b).Prefix(bits)
 	}
 	return ps
 }

@@ -431,13 +431,14 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]portCounts, quiet bo
 	} else {
 		dev = d.ringCounts.Stats()
 	}
+	filtered := d.filters.table.DroppedByPort(pfil.In)
 	for i := range ports {
 		if p := taps[i]; p != nil {
 			ports[i].Stats = p.Stats()
 		} else {
 			ports[i].Stats = d.counts[i].Stats()
 		}
-		ports[i].filtered = d.filters.table.Dropped(board.ByIndex(i), pfil.In)
+		ports[i].filtered = filtered[i]
 	}
 	after, _ := d.ringCounts.Walks()
 	return dev, ports, !open && before == after

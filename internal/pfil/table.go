@@ -541,13 +541,18 @@ func (t *Table) Source(name string) (Source, error) {
 }
 
 // Dropped are the frames of a port that filters have dropped, In or Out.
-func (t *Table) Dropped(p board.Port, dir Direction) (sum Drops) {
+func (t *Table) Dropped(p board.Port, dir Direction) Drops { return t.DroppedByPort(dir)[p.Index] }
+
+// DroppedByPort are the frames that filters have dropped, In or Out, by board.Port.Index.
+// Each shard is held once.
+func (t *Table) DroppedByPort(dir Direction) (sum [board.Ports]Drops) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.between(func() {
-			d := &s.drops[p.Index][dir-1]
-			sum.Frames += d.Frames
-			sum.Bytes += d.Bytes
+			for p := range sum {
+				sum[p].Frames += s.drops[p][dir-1].Frames
+				sum[p].Bytes += s.drops[p][dir-1].Bytes
+			}
 		})
 	}
 	return sum

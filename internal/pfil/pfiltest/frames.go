@@ -45,6 +45,9 @@ func Frames(seed uint64) ([]Frame, error) {
 	for _, f := range base {
 		out = append(out, cut(r, f), cut(r, f), lying(r, f), lying(r, f), cut(r, lying(r, f)))
 	}
+	for _, f := range Made() {
+		out = append(out, liars(f)...)
+	}
 	for i := range 200 {
 		out = append(out, random(r, i))
 	}
@@ -117,13 +120,45 @@ func lying(r *rand.Rand, f Frame) Frame {
 	return Frame{f.From + ", lying", b, f.Wire}
 }
 
+// liars are an untagged datagram of another version, of a header length that cannot
+// be, two that say they end two bytes behind their header and with it, and two of
+// which one and two bytes behind the header are at hand.
+func liars(f Frame) (out []Frame) {
+	lie := func(what string, at int, v ...byte) {
+		b := bytes.Clone(f.Bytes)
+		copy(b[at:], v)
+		out = append(out, Frame{f.From + ", " + what, b, f.Wire})
+	}
+	const l3 = frame.HeaderSize
+	cut := func(n int) {
+		out = append(out, Frame{f.From + ", cut in layer 4", f.Bytes[:n:n], f.Wire})
+	}
+	switch binary.BigEndian.Uint16(f.Bytes[l3-2:]) {
+	case frame.TypeIPv4:
+		header := f.Bytes[l3] & 15
+		lie("version 5", l3, 0x50|header)
+		lie("header of 16 bytes", l3, 0x44)
+		lie("longer by 2 than its header", l3+2, 0, header*4+2)
+		lie("as long as its header", l3+2, 0, header*4)
+		cut(l3 + int(header)*4 + 1)
+		cut(l3 + int(header)*4 + 2)
+	case frame.TypeIPv6:
+		lie("version 4", l3, 0x40)
+		lie("payload of 2 bytes", l3+4, 0, 2)
+		lie("payload of no bytes", l3+4, 0, 0)
+		cut(l3 + ipv6Size + 1)
+		cut(l3 + ipv6Size + 2)
+	}
+	return out
+}
+
 // random is bytes without a sense, but for an EtherType in half of them.
 func random(r *rand.Rand, i int) Frame {
 	b := make([]byte, r.IntN(200))
 	for j := range b {
 		b[j] = byte(r.Uint32())
 	}
-	if types := []uint16{frame.TypeIPv4, frame.TypeIPv6, frame.TypeARP, frame.TypeVLAN, 0x88a8}; len(b) > 14 && i%2 == 0 {
+	if types := []uint16{frame.TypeIPv4, frame.TypeIPv6, frame.TypeARP, frame.TypeVLAN, frame.TypeQinQ}; len(b) > 14 && i%2 == 0 {
 		binary.BigEndian.PutUint16(b[12:], types[r.IntN(len(types))])
 	}
 	return Frame{fmt.Sprintf("random %d", i), b, len(b) + r.IntN(2)*r.IntN(9000)}
@@ -168,10 +203,25 @@ func Made() []Frame {
 		add("made ip6 destination options of 24 bytes "+p.name, ether(frame.TypeIPv6, ipv6(60, extension(p.proto, 2, p.header))))
 		add("made ip6 first fragment "+p.name, ether(frame.TypeIPv6, ipv6(44, fragment(p.proto, 1, p.header))))
 		add("made ip6 later fragment "+p.name, ether(frame.TypeIPv6, ipv6(44, fragment(p.proto, 0x05a8, p.header))))
+		add("made ip6 hop-by-hop, first fragment "+p.name, ether(frame.TypeIPv6, ipv6(0, extension(44, 0, fragment(p.proto, 1, p.header)))))
+		add("made ip6 fragment of one "+p.name, ether(frame.TypeIPv6, ipv6(44, fragment(p.proto, 0, p.header))))
+		add("made ip6 authentication header "+p.name, ether(frame.TypeIPv6, ipv6(51, append([]byte{p.proto, 4, 22: 0, 23: 0}, p.header...))))
 		add("made vlan 100 ip4 "+p.name, ether(frame.TypeVLAN, tag(100, frame.TypeIPv4, v4)))
 		add("made vlan 5 ip6 "+p.name, ether(frame.TypeVLAN, tag(5, frame.TypeIPv6, v6)))
-		add("made qinq 7, 100 ip4 "+p.name, ether(0x88a8, tag(7, frame.TypeVLAN, tag(100, frame.TypeIPv4, v4))))
+		add("made qinq 7, 100 ip4 "+p.name, ether(frame.TypeQinQ, tag(7, frame.TypeVLAN, tag(100, frame.TypeIPv4, v4))))
 	}
+	chain := udp
+	for range frame.MaxExtensions {
+		chain = extension(60, 0, chain)
+	}
+	chain[len(chain)-len(udp)-8] = frame.ProtoUDP
+	add("made ip6 most extension headers", ether(frame.TypeIPv6, ipv6(60, chain)))
+	add("made ip6 too many extension headers", ether(frame.TypeIPv6, ipv6(60, extension(60, 0, chain))))
+	add("made three tags", ether(frame.TypeQinQ, tag(7, frame.TypeVLAN, tag(100, frame.TypeVLAN, tag(5, frame.TypeIPv4, ipv4(17, 0, nil, udp))))))
+	add("made tag 0x9100", ether(0x9100, tag(7, frame.TypeIPv4, ipv4(17, 0, nil, udp))))
+	like := ipv6(frame.ProtoUDP, udp)
+	copy(like[8:], []byte{12: 192, 13: 0, 14: 2, 15: 1})
+	add("made ip6 from ::c000:201, which has the bits of 192.0.2.1", ether(frame.TypeIPv6, like))
 	arp := []byte{0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 192, 0, 2, 2}
 	add("made arp", ether(frame.TypeARP, arp))
 	add("made length 38, stp", ether(38, append([]byte{0x42, 0x42, 3}, make([]byte, 35)...)))

@@ -130,6 +130,7 @@ func TestFilterUsage(t *testing.T) {
 		{"compile", []string{"filter", "compile", good}, 0, "", good + ": 1 rule\n"},
 		{"compile of rules that are wrong, each with its line", []string{"filter", "compile", bad}, 2,
 			bad + ":2:11: found \"fro\", expected", ""},
+		{"dump", []string{"filter", "compile", good, "--dump"}, 0, "", "rules 1, sets 0, programs 0\n"},
 		{"a caret beneath, behind the tab of the line", []string{"filter", "compile", bad}, 2, "\n  \tdrop udp fro any to any\n  \t         ^\n", ""},
 		{"the same by load, without a daemon", []string{"filter", "load", "x", bad, "--socket", none}, 1, none, ""},
 		{"test of two filters", []string{"filter", "test", "x", "--file", good, "--pcap", pcap}, 2, "NAME and --file are two filters: give one", ""},

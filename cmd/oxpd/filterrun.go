@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type compiled struct {
 	Sets     []compiledSet  `json:"sets"`
 	Programs []string       `json:"programs"`
 	Warnings []string       `json:"warnings"`
+	Dump     string         `json:"dump,omitempty"` // with --dump
 }
 
 type compiledRule struct {
@@ -39,15 +41,17 @@ type compiledSet struct {
 }
 
 func (a *app) filterCompileCommand() *cobra.Command {
-	return a.jsonFlag(&cobra.Command{
+	dump := false
+	cmd := a.jsonFlag(&cobra.Command{
 		Use: "compile FILE", Short: "say whether the rules of a file compile, without a daemon", Args: args(1, 1),
-		Long: "Compiles a rule file and the files that it names, with the daemon's own code, and loads nothing.",
+		Long: "Compiles a rule file and the files that it names, with the daemon's own code, and loads nothing. --dump says what they became:\n" +
+			"for each place which rules are asked there, which are looked up in tables and which compared one after the other; sets; programs.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, err := readRules(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			rules, _, err := compileRules(src)
+			rules, program, err := compileRules(src)
 			if err != nil {
 				return err
 			}
@@ -61,15 +65,28 @@ func (a *app) filterCompileCommand() *cobra.Command {
 			for i := range rules.Programs {
 				doc.Programs = append(doc.Programs, rules.Programs[i].Name)
 			}
+			if dump {
+				var b bytes.Buffer
+				if err := program.Dump(&b); err != nil {
+					return err
+				}
+				doc.Dump = b.String()
+			}
 			for _, w := range doc.Warnings {
 				fmt.Fprintf(a.err, "warning: %s\n", w)
 			}
 			return show(a, doc, printCompiled)
 		},
 	})
+	cmd.Flags().BoolVar(&dump, "dump", false, "print what the rules were made into")
+	return cmd
 }
 
 func printCompiled(w io.Writer, d *compiled) {
+	if d.Dump != "" {
+		fmt.Fprint(w, d.Dump)
+		return
+	}
 	fmt.Fprintf(w, "%s: %s", d.File, several(len(d.Rules), "rule"))
 	for _, s := range d.Sets {
 		fmt.Fprintf(w, ", set %s of %d prefixes", s.Name, s.Prefixes)

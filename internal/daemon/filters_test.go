@@ -8,11 +8,12 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -233,19 +234,39 @@ func TestFilterBodies(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "HTTP/1.1 413", string(b))
 	})
-	t.Run("one long body at a time, and others meanwhile", func(t *testing.T) {
+	t.Run("one that does not come holds up no short one", func(t *testing.T) {
 		raw(t, "PUT /v1/filters/slow HTTP/1.1\r\nHost: oxpd\r\nContent-Length: 2000000\r\n\r\n{") // and no more of it
-		require.Eventually(t, func() bool {
-			short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-			defer cancel()
-			_, err := c.LoadFilter(short, in)
-			return err != nil // it waits for its turn
-		}, 10*time.Second, time.Millisecond)
 		_, err := c.LoadFilter(ctx, source("small", "drop icmp from any to any\n"))
 		require.NoError(t, err)
 		_, err = c.Filters(ctx)
 		require.NoError(t, err)
 	})
+}
+
+func TestLongBodiesTakeTurns(t *testing.T) {
+	turn := make(turns, turnsAtOnce)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	request := func(ctx context.Context, bytes int64) (func(), error) {
+		r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/v1/filters/x", nil)
+		r.ContentLength = bytes
+		return turn.take(httptest.NewRecorder(), r, bodyLimit(r))
+	}
+	done, err := request(context.Background(), longBody+1)
+	require.NoError(t, err)
+	for _, bytes := range []int64{longBody + 1, client.MaxFilterBody, -1} {
+		_, err = request(over, bytes)
+		assert.ErrorIs(t, err, context.Canceled, "%d bytes wait for their turn", bytes)
+	}
+	for _, bytes := range []int64{0, longBody} {
+		free, err := request(over, bytes)
+		require.NoError(t, err, "%d bytes do not", bytes)
+		free()
+	}
+	done()
+	done, err = request(context.Background(), -1)
+	require.NoError(t, err)
+	done()
 }
 
 // conf is a configuration's filter of rules in a file.

@@ -242,7 +242,7 @@ func plain(err error) error {
 // whole reads the body of a request, up to its limit, before anything is done about
 // it: what is slow to come is the client's time and not the daemon's.
 func whole(next http.Handler) http.Handler {
-	turn := make(turns, 1)
+	turn := make(turns, turnsAtOnce)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		most := bodyLimit(r)
 		if r.ContentLength > most {

@@ -16,8 +16,9 @@ import (
 
 // Bounds of requests about filters.
 const (
-	// longBody is the body from which on only one at a time is in memory.
-	longBody = 1 << 20
+	// A body longer than longBody is in memory only with turnsAtOnce of such.
+	longBody    = 1 << 20
+	turnsAtOnce = 1
 	// uploadLimit is for a body of MaxFilterBody, and for the turn of one.
 	uploadLimit = 20 * time.Second
 	// compileLimit is for a million prefixes on a machine with other things to do.

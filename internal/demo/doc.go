@@ -27,6 +27,8 @@
 // then on every frame is one that the demo sends, and "+0" can be said of counters
 // of the whole card.
 //
+// Pings that a filter drops end on the ring, and are in the sums.
+//
 // Captures are replayed on a card of their own (internal/replay), which the sums do
 // not know.
 //

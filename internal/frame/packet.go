@@ -110,7 +110,8 @@ func (p *Packet) Parse(first []byte, frameBytes int) {
 	if !ok {
 		return
 	}
-	p.Header, p.Have = h, HaveL2
+	p.Header = h
+	have := HaveL2 // stored once, for each change in memory waits for the one before
 	for i := range h.VLANs {
 		p.VLAN[i] = binary.BigEndian.Uint16(first[HeaderSize+i*VLANSize:]) & vlanMask
 	}
@@ -119,42 +120,43 @@ func (p *Packet) Parse(first []byte, frameBytes int) {
 	}
 	switch b := first[h.L3:]; h.EtherType {
 	case TypeIPv4:
-		p.ipv4(b)
+		have |= p.ipv4(b)
 	case TypeIPv6:
-		p.ipv6(b)
+		have |= p.ipv6(b)
 	}
+	p.Have = have
 }
 
-// ipv4 reads a datagram that begins b.
-func (p *Packet) ipv4(b []byte) {
+// ipv4 reads a datagram that begins b, and returns what there is of it.
+func (p *Packet) ipv4(b []byte) (have Have) {
 	if len(b) < ipv4Size || b[0]>>4 != 4 {
-		return
+		return 0
 	}
 	header, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
 	if header < ipv4Size || header > len(b) || total < header {
-		return
+		return 0
 	}
-	p.Have |= HaveIPv4 | HaveProto
+	have = HaveIPv4 | HaveProto
 	p.srcLo = uint64(binary.BigEndian.Uint32(b[12:]))
 	p.dstLo = uint64(binary.BigEndian.Uint32(b[16:]))
 	p.Proto = b[9]
 	const more, offset = 0x2000, 0x1fff
 	if frag := binary.BigEndian.Uint16(b[6:]); frag&(more|offset) != 0 {
-		p.Have |= HaveFrag
+		have |= HaveFrag
 		if frag&offset != 0 {
-			p.Have |= HaveLater
-			return
+			have |= HaveLater
+			return have
 		}
 	}
-	p.transport(b[:min(total, len(b))], header)
+	return have | p.transport(b[:min(total, len(b))], header, have)
 }
 
 // ipv6 reads a datagram that begins b and walks its extension headers.
-func (p *Packet) ipv6(b []byte) {
+func (p *Packet) ipv6(b []byte) (have Have) {
 	if len(b) < ipv6Size || b[0]>>4 != 6 {
-		return
+		return 0
 	}
-	p.Have |= HaveIPv6
+	have = HaveIPv6
 	p.srcHi, p.srcLo = binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
 	p.dstHi, p.dstLo = binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint64(b[32:])
 	next, at := b[6], ipv6Size
@@ -164,31 +166,31 @@ func (p *Packet) ipv6(b []byte) {
 		switch next {
 		case protoHopByHop, protoRouting, protoOptions:
 			if len(b) < at+extUnit {
-				return
+				return have
 			}
 			size = (int(b[at+1]) + 1) * extUnit
 		case ProtoAH:
 			if len(b) < at+extUnit || b[at+1] == 0 { // 0: shorter than its own fixed part
-				return
+				return have
 			}
 			size = (int(b[at+1]) + 2) * ahUnit
 		case protoFragment:
 			if len(b) < at+fragSize {
-				return
+				return have
 			}
 			size = fragSize
 			const more, offset = 0x0001, 0xfff8
 			if frag := binary.BigEndian.Uint16(b[at+2:]); frag&(more|offset) != 0 {
-				p.Have |= HaveFrag
+				have |= HaveFrag
 				if frag&offset != 0 {
 					// What is behind belongs to the first part. Its number is known,
 					// and is the protocol unless it is one more extension header.
-					p.Have |= HaveLater
+					have |= HaveLater
 					if !isExtension(b[at]) {
-						p.Have |= HaveProto
+						have |= HaveProto
 						p.Proto = b[at]
 					}
-					return
+					return have
 				}
 			}
 		}
@@ -196,17 +198,17 @@ func (p *Packet) ipv6(b []byte) {
 			break
 		}
 		if len(b) < at+size {
-			return
+			return have
 		}
 		next = b[at]
 		at += size
 	}
 	if isExtension(next) {
-		return // more than MaxExtensions
+		return have // more than MaxExtensions
 	}
-	p.Have |= HaveProto
+	have |= HaveProto
 	p.Proto = next
-	p.transport(b, at)
+	return have | p.transport(b, at, have)
 }
 
 // isExtension tells whether a next header is one that is walked.
@@ -218,29 +220,30 @@ func isExtension(next uint8) bool {
 	return false
 }
 
-// transport reads what is at offset l4 of the datagram b.
-func (p *Packet) transport(b []byte, l4 int) {
+// transport reads what is at offset l4 of the datagram b, of whose header there is ip.
+func (p *Packet) transport(b []byte, l4 int, ip Have) (have Have) {
 	p.L4 = p.L3 + l4
 	b = b[l4:]
 	switch p.Proto {
 	case ProtoTCP, ProtoUDP, ProtoSCTP:
 		if len(b) < 4 {
-			return
+			return 0
 		}
-		p.Have |= HavePorts
+		have = HavePorts
 		p.SrcPort, p.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 		const flags = 13
 		if p.Proto == ProtoTCP && len(b) > flags {
-			p.Have |= HaveTCP
+			have |= HaveTCP
 			p.TCPFlags = b[flags]
 		}
 	case ProtoICMP, ProtoICMPv6:
 		if len(b) < 2 {
-			return
+			return 0
 		}
-		if isV4 := p.Have&HaveIPv4 != 0; isV4 == (p.Proto == ProtoICMP) {
-			p.Have |= HaveICMP
+		if isV4 := ip&HaveIPv4 != 0; isV4 == (p.Proto == ProtoICMP) {
+			have = HaveICMP
 			p.ICMPType, p.ICMPCode = b[0], b[1]
 		}
 	}
+	return have
 }

@@ -45,6 +45,7 @@ func Compile(r *Rules) (*Program, error) {
 			return nil, fmt.Errorf("compile line %d: %w", r.Rules[i].Line, err)
 		}
 		p.checks[i].rule = uint32(i)
+		p.checks[i].plain = len(r.Rules) <= splitRules && p.checks[i].isPlain()
 	}
 	p.split()
 	return p, nil

@@ -49,19 +49,31 @@ type facts struct {
 func (p *Program) Match(dir Direction, port int, first []byte, frameBytes int, pkt *frame.Packet) int {
 	hook := hookOf(port, dir)
 	v := p.views[hook]
-	f := facts{traits: traitsOf(pkt), hook: 1 << hook, frameBytes: uint32(frameBytes), pkt: pkt, first: first}
-	_, f.src = pkt.SrcWords()
-	_, f.dst = pkt.DstWords()
-	best := uint32(noRule)
+	t := traitsOf(pkt)
+	_, src := pkt.SrcWords()
+	_, dst := pkt.DstWords()
 	if v.indexed {
-		best = p.indexed(v, &f)
+		return p.search(v, t, hook, src, dst, first, frameBytes, pkt)
 	}
+	for i := range v.remainder {
+		if c := &v.remainder[i]; c.maybe(t, src, dst) && (c.plain || c.rest(t, hook, src, dst, first, frameBytes, pkt)) {
+			return int(c.rule)
+		}
+	}
+	return -1
+}
+
+// search is Match in a view that has indexes.
+func (p *Program) search(v *view, t traits, hook int, src, dst uint64, first []byte, frameBytes int, pkt *frame.Packet) int {
+	var f facts
+	f.set(t, hook, src, dst, first, frameBytes, pkt)
+	best := p.indexed(v, &f)
 	for i := range v.remainder {
 		c := &v.remainder[i]
 		if c.rule >= best {
 			break
 		}
-		if c.maybe(f.traits, f.src, f.dst) && c.match(&f) {
+		if c.maybe(t, src, dst) && (c.plain || c.match(&f)) {
 			best = c.rule
 			break
 		}
@@ -70,6 +82,22 @@ func (p *Program) Match(dir Direction, port int, first []byte, frameBytes int, p
 		return -1
 	}
 	return int(best)
+}
+
+// rest is match where no facts have been put together.
+//
+//go:noinline
+func (c *check) rest(t traits, hook int, src, dst uint64, first []byte, frameBytes int, pkt *frame.Packet) bool {
+	var f facts
+	f.set(t, hook, src, dst, first, frameBytes, pkt)
+	return c.match(&f)
+}
+
+// set fills f field by field: a literal would be made elsewhere and copied in larger
+// pieces than it was written in, which the CPU waits for.
+func (f *facts) set(t traits, hook int, src, dst uint64, first []byte, frameBytes int, pkt *frame.Packet) {
+	f.traits, f.src, f.dst, f.hook, f.frameBytes = t, src, dst, 1<<hook, uint32(frameBytes)
+	f.pkt, f.first = pkt, first
 }
 
 // indexed asks the indexes of a view that can have a better rule than the best so far.
@@ -121,7 +149,7 @@ func (p *Program) walk(list []uint32, best uint32, f *facts) uint32 {
 		if n >= best {
 			break
 		}
-		if c := &p.checks[n]; c.maybe(f.traits, f.src, f.dst) && c.match(f) {
+		if c := &p.checks[n]; c.maybe(f.traits, f.src, f.dst) && (c.plain || c.match(f)) {
 			return n
 		}
 	}
@@ -151,6 +179,17 @@ type check struct {
 	bytes, bytesSpan     uint32
 
 	more *more // what few rules ask for
+
+	plain bool // maybe is all that it asks for
+}
+
+// isPlain tells whether maybe says all, at the hooks that the check is asked at.
+func (c *check) isPlain() bool {
+	high := func(w *words) bool { // the high word is asked for, and not 0 as that of every IPv4 address
+		return w.maskHi != 0 && (w.hi != 0 || c.traits&c.mask&traits(frame.HaveIPv4) == 0)
+	}
+	return !high(&c.src) && !high(&c.dst) && c.srcPortSpan == math.MaxUint16 && c.dstPortSpan == math.MaxUint16 &&
+		c.bytesSpan == math.MaxUint32 && c.more == nil
 }
 
 // need asks for a trait that a frame has or has not.

@@ -135,18 +135,16 @@ func NewTable(shards int, now func() time.Time) *Table {
 // for any number of frames, soon: it is what changes of the table wait for.
 func (t *Table) Judge(n, port int, dir Direction, first []byte, frameBytes int, pkt *frame.Packet) Verdict {
 	hook := &t.hooks[port][dir-1]
-	if hook.Load() == nil {
+	c := hook.Load()
+	if c == nil {
 		return Pass
 	}
 	s := &t.shards[n]
 	if !s.held {
-		s.mu.Lock()
-		s.held = true
-		s.now = t.now().UnixNano()
-	}
-	c := hook.Load() // with the mutex: what was unlinked before is not seen any more
-	if c == nil {
-		return Pass
+		t.enter(s)
+		if c = hook.Load(); c == nil { // what was unlinked before is not seen any more
+			return Pass
+		}
 	}
 	pkt.Parse(first, frameBytes)
 	for _, f := range *c {
@@ -159,7 +157,7 @@ func (t *Table) Judge(n, port int, dir Direction, first []byte, frameBytes int, 
 		if i < 0 {
 			continue
 		}
-		a := l.acts[i]
+		a := &l.acts[i]
 		//exhaustive:enforce
 		switch a.verdict {
 		case Drop:
@@ -169,16 +167,30 @@ func (t *Table) Judge(n, port int, dir Direction, first []byte, frameBytes int, 
 		case Sample:
 			if cnt.since++; cnt.since >= uint64(a.every) {
 				cnt.since -= uint64(a.every)
-				sample := s.samples.next()
-				sample.filter, sample.rule, sample.line = f.name, l.texts[i], l.program.Rules()[i].Line
-				sample.at, sample.port, sample.dir = s.now, port, dir
-				sample.take(first, frameBytes)
+				s.sample(f, l, i, port, dir, first, frameBytes)
 			}
 		case Pass, Divert, Count:
 		}
 		return a.verdict
 	}
 	return Pass
+}
+
+// enter begins a pass of a shard.
+func (t *Table) enter(s *shard) {
+	s.mu.Lock()
+	s.held = true
+	s.now = t.now().UnixNano()
+}
+
+// sample copies a frame of rule i.
+//
+//go:noinline
+func (s *shard) sample(f *filter, l *loaded, i, port int, dir Direction, first []byte, frameBytes int) {
+	sample := s.samples.next()
+	sample.filter, sample.rule, sample.line = f.name, l.texts[i], l.program.Rules()[i].Line
+	sample.at, sample.port, sample.dir = s.now, port, dir
+	sample.take(first, frameBytes)
 }
 
 // Leave ends a pass of a shard.

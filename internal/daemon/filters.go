@@ -234,7 +234,8 @@ func (s *filterService) list() client.Filters {
 func (s *filterService) brief(i *pfil.Info) client.Filter {
 	return client.Filter{
 		Name: i.Name, File: i.File, Origin: s.originOf(i.Name), Rules: i.Rules, Loaded: i.Loaded, Links: linksOf(i.Links),
-		Judged: client.FilterCount{Frames: i.Matched.Hits + i.Unmatched.Hits, Bytes: i.Matched.Bytes + i.Unmatched.Bytes}, Unmatched: filterCount(i.Unmatched),
+		Judged: client.FilterCount{Frames: i.Matched.Hits + i.Unmatched.Hits, Bytes: i.Matched.Bytes + i.Unmatched.Bytes},
+		Gone:   filterCount(i.Gone), Unmatched: filterCount(i.Unmatched),
 	}
 }
 
@@ -245,7 +246,6 @@ func (s *filterService) show(name string) (client.FilterView, error) {
 		return client.FilterView{}, err
 	}
 	doc := client.FilterView{Schema: client.Schema, Filter: s.brief(&v.Info), Now: time.Now(), List: []client.FilterRule{}, Warnings: append([]string{}, v.Warnings...)}
-	doc.Gone = filterCount(v.Gone)
 	for i := range v.Rules {
 		r := &v.Rules[i]
 		rule := client.FilterRule{Line: r.Line, Verdict: r.Verdict.String(), Rule: r.Text, Hits: r.Hits, Bytes: r.Bytes}

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -126,6 +127,9 @@ func TestFiltersOverTheSocket(t *testing.T) {
 		assert.Equal(t, uint64(2), v.List[1].Hits)
 		assert.Equal(t, uint64(1), v.Gone.Frames)
 		assert.Equal(t, v.Judged.Frames, v.List[0].Hits+v.List[1].Hits+v.Gone.Frames+v.Unmatched.Frames)
+		all, err := c.Filters(ctx)
+		require.NoError(t, err)
+		assert.Equal(t, []client.Filter{v.Filter}, all.Filters, "the list says the same")
 	})
 	t.Run("source as it was sent", func(t *testing.T) {
 		in := source("sets", "set bad file a/bad.txt\ndrop ip from set bad to any\n")
@@ -267,6 +271,55 @@ func TestLongBodiesTakeTurns(t *testing.T) {
 	done, err = request(context.Background(), -1)
 	require.NoError(t, err)
 	done()
+}
+
+// TestLargestFilterIsShown: as many rules as there may be, with all of their counters.
+func TestLargestFilterIsShown(t *testing.T) {
+	ctx := context.Background()
+	c := client.New(serveFake(t, new(fakeControl)))
+	var rules bytes.Buffer
+	for i := range pfil.MaxRules {
+		fmt.Fprintf(&rules, "drop udp from 10.%d.%d.0/24 to any port 53\n", i>>8, i&0xff)
+	}
+	_, err := c.LoadFilter(ctx, source("most", rules.String()))
+	require.NoError(t, err)
+	v, err := c.LinkFilter(ctx, "most", "F1", "in")
+	require.NoError(t, err)
+	assert.Len(t, v.List, pfil.MaxRules)
+	v, err = c.Filter(ctx, "most")
+	require.NoError(t, err)
+	assert.Len(t, v.List, pfil.MaxRules)
+}
+
+// TestSlowReadersOfASource: clients that do not read hold one long source in memory, and
+// nobody up who wants a short one.
+func TestSlowReadersOfASource(t *testing.T) {
+	ctx := context.Background()
+	path := serveFake(t, new(fakeControl))
+	c := client.New(path)
+	long := source("long", "drop icmp from any to any\n"+strings.Repeat("# nothing\n", longBody/5))
+	for _, s := range []*client.FilterSource{long, source("short", "drop icmp from any to any\n")} {
+		_, err := c.LoadFilter(ctx, s)
+		require.NoError(t, err)
+	}
+	conn, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET /v1/filters/long/source HTTP/1.1\r\nHost: oxpd\r\n\r\n")
+	require.NoError(t, err)
+	_, err = io.ReadFull(conn, make([]byte, 12))
+	require.NoError(t, err, "it has begun")
+
+	brief, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err = c.FilterSource(brief, "long")
+	require.Error(t, err, "it waits for its turn")
+	_, err = c.FilterSource(ctx, "short")
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	got, err := c.FilterSource(ctx, "long")
+	require.NoError(t, err)
+	assert.Equal(t, long.Rules, got.Rules)
 }
 
 // conf is a configuration's filter of rules in a file.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,10 +17,11 @@ import (
 
 // Bounds of requests about filters.
 const (
-	// A body longer than longBody is in memory only with turnsAtOnce of such.
+	// A body, or a filter's source, longer than longBody is in memory for a request only
+	// with turnsAtOnce of such.
 	longBody    = 1 << 20
 	turnsAtOnce = 1
-	// uploadLimit is for a body of MaxFilterBody, and for the turn of one.
+	// uploadLimit is for a body of MaxFilterBody, for a source, and for the turn of one.
 	uploadLimit = 20 * time.Second
 	// compileLimit is for a million prefixes on a machine with other things to do.
 	compileLimit = time.Minute
@@ -41,6 +43,7 @@ const filterRoute = "/v1/filters/"
 
 // filterRoutes are the requests about filters, with their methods.
 func filterRoutes(mux *http.ServeMux, f filtering) map[string]string {
+	sources := make(turns, turnsAtOnce)
 	mux.HandleFunc("GET /v1/filters", func(w http.ResponseWriter, _ *http.Request) { answer(w, f.list(), nil) })
 	mux.HandleFunc("GET /v1/filters/{name}", func(w http.ResponseWriter, r *http.Request) {
 		v, err := f.show(r.PathValue("name"))
@@ -62,10 +65,19 @@ func filterRoutes(mux *http.ServeMux, f filtering) map[string]string {
 		answer(w, v, err)
 	})
 	mux.HandleFunc("GET /v1/filters/{name}/source", func(w http.ResponseWriter, r *http.Request) {
-		_, cancel := long(w, r, compileLimit)
-		defer cancel()
 		v, err := f.source(r.PathValue("name"))
-		answer(w, v, err)
+		done := func() {}
+		if err == nil && sourceBytes(&v) > longBody {
+			done, err = sources.wait(r.Context(), "somebody else is reading the rules of a filter")
+		}
+		if err != nil {
+			answer(w, nil, err)
+			return
+		}
+		defer done()
+		_, cancel := long(w, r, uploadLimit)
+		defer cancel()
+		answer(w, v, nil)
 	})
 	for method, do := range map[string]func(string, []board.Port, pfil.Direction) (client.FilterView, error){
 		http.MethodPut: f.link, http.MethodDelete: f.unlink,
@@ -112,6 +124,15 @@ func filterSource(w http.ResponseWriter, r *http.Request) (client.FilterSource, 
 	return in, nil
 }
 
+// sourceBytes is how long the files are that a filter was made of.
+func sourceBytes(s *client.FilterSource) int {
+	n := len(s.Rules)
+	for _, b := range s.Files {
+		n += len(b)
+	}
+	return n
+}
+
 // linkOf is the place that a request names.
 func linkOf(r *http.Request) ([]board.Port, pfil.Direction, error) {
 	dir, err := directionOf(r.PathValue("direction"))
@@ -148,8 +169,23 @@ func bodyLimit(r *http.Request) int64 {
 	return maxBody
 }
 
-// turns lets one long body at a time into memory.
+// turns lets as many at a time as it holds do what takes much memory.
 type turns chan struct{}
+
+// wait waits for a turn. The function gives it back. Errors: a refusal, when what others
+// do takes too long; the context's.
+func (t turns) wait(ctx context.Context, others string) (done func(), err error) {
+	limit := time.NewTimer(uploadLimit)
+	defer limit.Stop()
+	select {
+	case t <- struct{}{}:
+		return func() { <-t }, nil
+	case <-limit.C:
+		return nil, &refusal{errors.New(others + ", for longer than it should take"), client.CodeTimeout}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
 
 // take waits for the turn of a request whose body may be long, and gives it the time that
 // such a body needs. The function gives the turn back.
@@ -157,19 +193,13 @@ func (t turns) take(w http.ResponseWriter, r *http.Request, most int64) (done fu
 	if most <= longBody || r.ContentLength >= 0 && r.ContentLength <= longBody {
 		return func() {}, nil
 	}
-	wait := time.NewTimer(uploadLimit)
-	defer wait.Stop()
-	select {
-	case t <- struct{}{}:
-	case <-wait.C:
-		return nil, &refusal{errors.New("another filter is being loaded, for longer than it should take"), client.CodeTimeout}
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
+	if done, err = t.wait(r.Context(), "another filter is being loaded"); err != nil {
+		return nil, err
 	}
 	c := http.NewResponseController(w)
 	_ = c.SetReadDeadline(time.Now().Add(uploadLimit))
 	_ = c.SetWriteDeadline(time.Now().Add(uploadLimit + compileLimit + readLimit))
-	return func() { <-t }, nil
+	return done, nil
 }
 
 // places are what is wrong with rules, nil when err is about something else.

@@ -474,6 +474,7 @@ type Info struct {
 	Links     []Hook
 	Rules     int
 	Matched   Totals // of all rules, also of those that are gone
+	Gone      Totals // of rules that were replaced
 	Unmatched Totals
 	Warnings  []string
 }
@@ -490,7 +491,6 @@ type RuleInfo struct {
 // in Unmatched, in Gone, or in one rule.
 type View struct {
 	Info
-	Gone  Totals // of rules that were replaced
 	Rules []RuleInfo
 }
 
@@ -520,7 +520,7 @@ func (t *Table) Show(name string) (View, error) {
 func (t *Table) view(f *filter) View {
 	l := f.now.Load()
 	sums := t.read(l)
-	v := View{Info: t.info(f, sums), Gone: f.gone.totals()}
+	v := View{Info: t.info(f, sums)}
 	for i := range l.acts {
 		v.Rules = append(v.Rules, RuleInfo{l.program.Rules()[i].Line, l.texts[i], l.acts[i].verdict, sums[i+1].totals()})
 	}
@@ -537,7 +537,7 @@ func (t *Table) info(f *filter, sums []count) Info {
 	}
 	return Info{
 		Name: f.name, File: l.source.Name, Loaded: l.at, Links: t.links(f), Rules: len(l.acts),
-		Matched: matched.totals(), Unmatched: unmatched.totals(), Warnings: l.warnings,
+		Matched: matched.totals(), Gone: f.gone.totals(), Unmatched: unmatched.totals(), Warnings: l.warnings,
 	}
 }
 

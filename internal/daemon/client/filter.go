@@ -16,6 +16,11 @@ const (
 	// MaxFilterBody is the longest request that loads a filter, bytes of JSON: a rule
 	// file with sets of a million prefixes, IPv6 ones too, is half of it.
 	MaxFilterBody = 64 << 20
+	// maxFilterView is for a filter of 65,536 rules and their counters, bytes of JSON.
+	maxFilterView = 64 << 20
+	// maxFilterSource is for 144 MiB of rules and other files, as many as those of a
+	// configuration may be, bytes of JSON.
+	maxFilterSource = 193 << 20
 	// MaxFilterName is the longest name of a filter, bytes.
 	MaxFilterName = 64
 )
@@ -162,13 +167,13 @@ func (c *Client) Filters(ctx context.Context) (*Filters, error) {
 
 // Filter reads a filter and its counters.
 func (c *Client) Filter(ctx context.Context, name string) (*FilterView, error) {
-	return get[FilterView](ctx, c, filterPath(name, ""))
+	return c.filterView(ctx, http.MethodGet, filterPath(name, ""))
 }
 
 // FilterSource reads what a filter was made of.
 func (c *Client) FilterSource(ctx context.Context, name string) (*FilterSource, error) {
 	out := new(FilterSource)
-	if err := c.long(ctx, http.MethodGet, filterPath(name, "/source"), nil, out, MaxFilterBody); err != nil {
+	if err := c.long(ctx, http.MethodGet, filterPath(name, "/source"), nil, out, maxFilterSource); err != nil {
 		return nil, err
 	}
 	return out, nil
@@ -194,7 +199,11 @@ func (c *Client) LoadFilter(ctx context.Context, src *FilterSource) (*FilterLoad
 
 // UnloadFilter takes a filter out; one that is linked is refused.
 func (c *Client) UnloadFilter(ctx context.Context, name string) (*Filters, error) {
-	return c.changeFilter(ctx, http.MethodDelete, filterPath(name, ""))
+	out := new(Filters)
+	if err := c.do(ctx, http.MethodDelete, filterPath(name, ""), nil, out); err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // LinkFilter has a filter judge the frames of a port, or of AllPorts, in a direction.
@@ -208,17 +217,12 @@ func (c *Client) UnlinkFilter(ctx context.Context, name, port, direction string)
 }
 
 func (c *Client) changeLink(ctx context.Context, method, name, port, direction string) (*FilterView, error) {
-	out := new(FilterView)
-	path := filterPath(name, "/links/"+url.PathEscape(port)+"/"+url.PathEscape(direction))
-	if err := c.do(ctx, method, path, nil, out); err != nil {
-		return nil, err
-	}
-	return out, nil
+	return c.filterView(ctx, method, filterPath(name, "/links/"+url.PathEscape(port)+"/"+url.PathEscape(direction)))
 }
 
-func (c *Client) changeFilter(ctx context.Context, method, path string) (*Filters, error) {
-	out := new(Filters)
-	if err := c.do(ctx, method, path, nil, out); err != nil {
+func (c *Client) filterView(ctx context.Context, method, path string) (*FilterView, error) {
+	out := new(FilterView)
+	if err := c.long(ctx, method, path, nil, out, maxFilterView); err != nil {
 		return nil, err
 	}
 	return out, nil

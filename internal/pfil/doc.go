@@ -3,7 +3,7 @@
 //
 //	text --Parse--> Rules --Compile--> Program --Table.Link--> hook of a port and direction
 //	                                                              |
-//	ring, transmitter --Enter--> Judge, Judge, ... --Leave        v
+//	ring, transmitter --> Judge, Judge, ... Leave                 v
 //	                              first match wins: verdict, rule's counters
 //
 // A rule sees the contiguous bytes of the packet's first buffer and the length of the

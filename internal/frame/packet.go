@@ -105,49 +105,44 @@ func (p *Packet) addr(hi, lo uint64) netip.Addr {
 // whatever the lengths in it say; a datagram that says it is shorter than what is
 // there ends where it says. Parse allocates nothing and keeps nothing.
 func (p *Packet) Parse(first []byte, frameBytes int) {
-	if len(first) < plainSize || frameBytes < len(first) || !p.plain((*[plainSize]byte)(first), first) {
-		p.parse(first, frameBytes)
-	}
-}
-
-// plainSize is the headers of the frame that most are: no tag, IPv4 without options,
-// both ports.
-const plainSize = HeaderSize + ipv4Size + 4
-
-// plain is Parse for most frames, in half the time: it reads TCP, UDP and SCTP that is
-// neither tagged nor cut nor has options, and says whether that was it. If not, p is as
-// it was. Each field is stored once and by itself: what is stored wide and loaded
-// narrow, or the other way round, the CPU waits for.
-func (p *Packet) plain(b *[plainSize]byte, first []byte) bool {
+	// Most frames have no tag, IPv4 without options, and ports: they take half the time.
+	// Each field is stored once and by itself, for what is stored wide and loaded narrow,
+	// or the other way round, the CPU waits for.
 	const (
 		ip      = HeaderSize
-		version = 0x45               // and header length
-		frag    = 0x3fff             // more, and the offset
-		flags   = ip + ipv4Size + 13 // of TCP
+		ports   = ip + ipv4Size
+		size    = ports + 4
+		flags   = ports + 13 // of TCP
+		version = 0x45       // and header length
+		frag    = 0x3fff     // more, and the offset
 	)
+	if len(first) < size || frameBytes < len(first) {
+		p.parse(first, frameBytes)
+		return
+	}
+	b := (*[size]byte)(first)
 	proto, total := b[ip+9], int(binary.BigEndian.Uint16(b[ip+2:]))
-	if binary.BigEndian.Uint16(b[12:]) != TypeIPv4 || b[ip] != version || binary.BigEndian.Uint16(b[ip+6:])&frag != 0 || total < plainSize-ip {
-		return false
+	if binary.BigEndian.Uint16(b[12:]) != TypeIPv4 || b[ip] != version || binary.BigEndian.Uint16(b[ip+6:])&frag != 0 || total < size-ip || !hasPorts(proto) {
+		p.parse(first, frameBytes)
+		return
 	}
 	have, tcp := HaveL2|HaveIPv4|HaveProto|HavePorts, uint8(0)
-	switch proto {
-	case ProtoUDP, ProtoSCTP:
-	case ProtoTCP:
-		if len(first) > flags && total > flags-ip {
-			have |= HaveTCP
-			tcp = first[flags]
-		}
-	default:
-		return false
+	if proto == ProtoTCP && len(first) > flags && total > flags-ip {
+		have |= HaveTCP
+		tcp = first[flags]
 	}
-	p.EtherType, p.VLANs, p.L3, p.L4 = TypeIPv4, 0, HeaderSize, HeaderSize+ipv4Size
+	p.EtherType, p.VLANs, p.L3, p.L4 = TypeIPv4, 0, ip, ports
 	p.VLAN[0], p.VLAN[1] = 0, 0
 	p.srcHi, p.srcLo = 0, uint64(binary.BigEndian.Uint32(b[ip+12:]))
 	p.dstHi, p.dstLo = 0, uint64(binary.BigEndian.Uint32(b[ip+16:]))
-	p.SrcPort, p.DstPort = binary.BigEndian.Uint16(b[ip+ipv4Size:]), binary.BigEndian.Uint16(b[ip+ipv4Size+2:])
+	p.SrcPort, p.DstPort = binary.BigEndian.Uint16(b[ports:]), binary.BigEndian.Uint16(b[ports+2:])
 	p.Proto, p.TCPFlags, p.ICMPType, p.ICMPCode = proto, tcp, 0, 0
 	p.Have = have
-	return true
+}
+
+// hasPorts tells whether a protocol begins with two ports.
+func hasPorts(proto uint8) bool {
+	return proto == ProtoUDP || proto == ProtoTCP || proto == ProtoSCTP
 }
 
 // parse is Parse for every frame.

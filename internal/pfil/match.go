@@ -48,7 +48,11 @@ type facts struct {
 // Match keeps none of them and allocates nothing. Safe for concurrent use.
 func (p *Program) Match(dir Direction, port int, first []byte, frameBytes int, pkt *frame.Packet) int {
 	hook := hookOf(port, dir)
-	v := p.views[hook]
+	return p.views[hook].match(p, hook, first, frameBytes, pkt)
+}
+
+// match is Match in one view of p.
+func (v *view) match(p *Program, hook int, first []byte, frameBytes int, pkt *frame.Packet) int {
 	t := traitsOf(pkt)
 	_, src := pkt.SrcWords()
 	_, dst := pkt.DstWords()

@@ -107,10 +107,37 @@ type Totals struct {
 type shard struct {
 	mu      sync.Mutex
 	held    bool
+	pass    uint64 // number of the pass
 	now     int64
-	drops   [board.Ports][directions]Drops
+	at      [board.Ports * directions]resolved // by hookOf
 	samples samples
 	_       [64]byte // from the next one's
+}
+
+// resolved is what is linked at a hook, as a pass has found it: every frame of the pass
+// is judged by that.
+type resolved struct {
+	drops Drops  // of all passes
+	pass  uint64 // that it was found in
+	first stage
+	rest  []stage // of a chain of several filters
+}
+
+// stage is a filter as one shard uses it at one hook.
+type stage struct {
+	program *Program
+	view    *view
+	counts  []count // of the shard
+	acts    []act
+	filter  *filter
+	from    *loaded
+}
+
+// forget drops what passes have found. No pass is open.
+func (s *shard) forget() {
+	for i := range s.at {
+		s.at[i] = resolved{drops: s.at[i].drops}
+	}
 }
 
 // between calls do while the shard is in no pass. The path waits for it meanwhile.
@@ -134,61 +161,85 @@ func NewTable(shards int, now func() time.Time) *Table {
 // filter is linked there; its Have is left as it is otherwise. Leave must follow, once
 // for any number of frames, soon: it is what changes of the table wait for.
 func (t *Table) Judge(n, port int, dir Direction, first []byte, frameBytes int, pkt *frame.Packet) Verdict {
-	hook := &t.hooks[port][dir-1]
-	c := hook.Load()
-	if c == nil {
+	s := &t.shards[n]
+	hook := hookOf(port, dir)
+	r := &s.at[hook]
+	if (!s.held || r.pass != s.pass) && !t.resolve(s, n, hook) {
 		return Pass
 	}
-	s := &t.shards[n]
-	if !s.held {
-		t.enter(s)
-		if c = hook.Load(); c == nil { // what was unlinked before is not seen any more
-			return Pass
-		}
-	}
 	pkt.Parse(first, frameBytes)
-	for _, f := range *c {
-		l := f.now.Load()
-		i := l.program.Match(dir, port, first, frameBytes, pkt)
-		cnt := &l.counts[n][i+1]
+	st, rest := &r.first, r.rest
+	for {
+		i := st.view.match(st.program, hook, first, frameBytes, pkt)
+		cnt := &st.counts[i+1]
 		cnt.hits++
 		cnt.bytes += uint64(frameBytes)
 		cnt.last = s.now
-		if i < 0 {
+		if i >= 0 {
+			a := &st.acts[i]
+			//exhaustive:enforce
+			switch a.verdict {
+			case Drop:
+				r.drops.Frames++
+				r.drops.Bytes += uint64(frameBytes)
+			case Sample:
+				if cnt.since++; cnt.since >= uint64(a.every) {
+					cnt.since -= uint64(a.every)
+					s.sample(st, i, port, dir, first, frameBytes)
+				}
+			case Pass, Divert, Count:
+			}
+			return a.verdict
+		}
+		if len(rest) == 0 {
+			return Pass
+		}
+		st, rest = &rest[0], rest[1:]
+	}
+}
+
+// resolve finds what is linked at a hook, for the rest of the shard's pass, and begins
+// the pass when none is open. false: nothing is linked there.
+func (t *Table) resolve(s *shard, n, hook int) bool {
+	at := &t.hooks[hook/directions][hook%directions]
+	if at.Load() == nil {
+		return false
+	}
+	if !s.held {
+		t.enter(s)
+	}
+	c := at.Load() // with the mutex: what was unlinked before is not seen any more
+	if c == nil {
+		return false
+	}
+	r := &s.at[hook]
+	r.pass, r.rest = s.pass, r.rest[:0]
+	for i, f := range *c {
+		l := f.now.Load()
+		st := stage{program: l.program, view: l.program.views[hook], counts: l.counts[n], acts: l.acts, filter: f, from: l}
+		if i == 0 {
+			r.first = st
 			continue
 		}
-		a := &l.acts[i]
-		//exhaustive:enforce
-		switch a.verdict {
-		case Drop:
-			d := &s.drops[port][dir-1]
-			d.Frames++
-			d.Bytes += uint64(frameBytes)
-		case Sample:
-			if cnt.since++; cnt.since >= uint64(a.every) {
-				cnt.since -= uint64(a.every)
-				s.sample(f, l, i, port, dir, first, frameBytes)
-			}
-		case Pass, Divert, Count:
-		}
-		return a.verdict
+		r.rest = append(r.rest, st)
 	}
-	return Pass
+	return true
 }
 
 // enter begins a pass of a shard.
 func (t *Table) enter(s *shard) {
 	s.mu.Lock()
 	s.held = true
+	s.pass++
 	s.now = t.now().UnixNano()
 }
 
 // sample copies a frame of rule i.
 //
 //go:noinline
-func (s *shard) sample(f *filter, l *loaded, i, port int, dir Direction, first []byte, frameBytes int) {
+func (s *shard) sample(st *stage, i, port int, dir Direction, first []byte, frameBytes int) {
 	sample := s.samples.next()
-	sample.filter, sample.rule, sample.line = f.name, l.texts[i], l.program.Rules()[i].Line
+	sample.filter, sample.rule, sample.line = st.filter.name, st.from.texts[i], st.program.Rules()[i].Line
 	sample.at, sample.port, sample.dir = s.now, port, dir
 	sample.take(first, frameBytes)
 }
@@ -201,10 +252,10 @@ func (t *Table) Leave(n int) {
 	}
 }
 
-// grace returns when nobody uses what was replaced before the call.
+// grace returns when nobody uses, or keeps, what was replaced before the call.
 func (t *Table) grace() {
 	for i := range t.shards {
-		t.shards[i].between(func() {})
+		t.shards[i].between(t.shards[i].forget)
 	}
 }
 
@@ -406,6 +457,7 @@ func (t *Table) Link(name string, ports []board.Port, dir Direction) error {
 		c = append(slices.Clone(c), f)
 		hook.Store(&c)
 	})
+	t.grace()
 	return nil
 }
 
@@ -562,8 +614,8 @@ func (t *Table) DroppedByPort(dir Direction) (sum [board.Ports]Drops) {
 		s := &t.shards[i]
 		s.between(func() {
 			for p := range sum {
-				sum[p].Frames += s.drops[p][dir-1].Frames
-				sum[p].Bytes += s.drops[p][dir-1].Bytes
+				sum[p].Frames += s.at[hookOf(p, dir)].drops.Frames
+				sum[p].Bytes += s.at[hookOf(p, dir)].drops.Bytes
 			}
 		})
 	}

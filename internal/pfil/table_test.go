@@ -384,9 +384,10 @@ func TestChangeWaitsForThePass(t *testing.T) {
 		require.Fail(t, "unlink did not wait for the pass")
 	default:
 	}
-	assert.Equal(t, Pass, r.Judge(0, 0, In, b, 60, &r.pkt))
+	assert.Equal(t, Drop, r.Judge(0, 0, In, b, 60, &r.pkt))
 	r.Leave(0)
 	require.NoError(t, <-done)
+	assert.Equal(t, Pass, r.judge(0, "oxp1", In, b))
 }
 
 // A link in the middle of a pass holds for the next frame, and the pass ends as others.
@@ -420,7 +421,7 @@ func TestHookIsReadInsideThePass(t *testing.T) {
 }
 
 // A shard that stays in a pass holds up whoever replaces a filter, and no other shard:
-// all of them, this one too, judge by the new program at once.
+// they judge by the new program at once, this one when its pass is over.
 func TestReplaceWaitsAndJudgingDoesNot(t *testing.T) {
 	for open := range 2 {
 		t.Run(fmt.Sprint("shard=", open), func(t *testing.T) {
@@ -443,7 +444,7 @@ func TestReplaceWaitsAndJudgingDoesNot(t *testing.T) {
 					r.Leave(1 - open)
 				}
 			}
-			require.Equal(t, Drop, r.Judge(open, 0, In, udp(1, 2), 60, &r.pkt))
+			require.Equal(t, Pass, r.Judge(open, 0, In, udp(1, 2), 60, &r.pkt))
 			select {
 			case <-done:
 				require.Fail(t, "the load did not wait for the pass")
@@ -453,7 +454,7 @@ func TestReplaceWaitsAndJudgingDoesNot(t *testing.T) {
 			r.Leave(1 - open)
 			require.NoError(t, <-done)
 			hits, unmatched, gone := r.hits("a")
-			assert.Equal(t, []uint64{11, 1, 0}, hits)
+			assert.Equal(t, []uint64{10, 1, 1}, hits)
 			assert.Zero(t, unmatched+gone)
 		})
 	}

@@ -687,10 +687,32 @@ func (e *NotLinkedError) Error() string {
 	return fmt.Sprintf("filter %s is not linked there: it is at %s", e.Name, hooksText(e.At))
 }
 
+// hooksText names hooks in the order of the ports: all, where it is all of one
+// direction or of both, and a port alone for both of its directions.
 func hooksText(at []Hook) string {
-	words := make([]string, len(at))
-	for i, h := range at {
-		words[i] = h.String()
+	var in, out uint16
+	for _, h := range at {
+		if h.Dir == In {
+			in |= 1 << h.Port.Index
+		} else {
+			out |= 1 << h.Port.Index
+		}
+	}
+	var words []string
+	add := func(name string, in, out bool) {
+		switch {
+		case in && out:
+			words = append(words, name)
+		case in:
+			words = append(words, name+" in")
+		case out:
+			words = append(words, name+" out")
+		}
+	}
+	allIn, allOut := in == portMask, out == portMask
+	add("all", allIn, allOut)
+	for _, p := range board.All() {
+		add(p.Name, !allIn && in>>p.Index&1 != 0, !allOut && out>>p.Index&1 != 0)
 	}
 	return strings.Join(words, ", ")
 }

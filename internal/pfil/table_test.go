@@ -702,3 +702,28 @@ func BenchmarkJudge(b *testing.B) {
 		})
 	}
 }
+
+func TestHooksText(t *testing.T) {
+	all := board.All()
+	for _, tc := range []struct {
+		want string
+		at   []Hook
+	}{
+		{"", nil},
+		{"oxp1 in", []Hook{{all[0], In}}},
+		{"oxp1, oxp9 out", []Hook{{all[0], In}, {all[0], Out}, {all[8], Out}}},
+		{"all", append(every(In), every(Out)...)},
+		{"all in", every(In)},
+		{"all out, oxp2 in", append(every(Out), Hook{all[1], In})},
+	} {
+		assert.Equal(t, tc.want, hooksText(tc.at))
+	}
+}
+
+// every is the hooks of all ports in one direction.
+func every(d Direction) (at []Hook) {
+	for _, p := range board.All() {
+		at = append(at, Hook{p, d})
+	}
+	return at
+}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -233,6 +234,15 @@ func TestReaderRefuses(t *testing.T) {
 
 // TestTruncated: a file that ends anywhere gives whole frames and then says where
 // it ends; it never gives a frame that lacks something.
+// A pipe that nobody writes to is no capture, and nobody waits for one.
+func TestPipeWithoutAWriter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	_, err := Open(path)
+	var e *FormatError
+	require.ErrorAs(t, err, &e)
+}
+
 func TestTruncated(t *testing.T) {
 	a, b := bytesOf(60), bytesOf(1514)
 	for name, file := range map[string][]byte{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -16,7 +17,9 @@ type File struct {
 
 // Open opens a capture. Errors: *FormatError, the system's.
 func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+	// Not blocking: a pipe that nobody writes to would be waited for, deaf to signals. Of
+	// one that somebody writes to, reads wait as ever.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read capture: %w", err)
 	}

@@ -110,8 +110,12 @@ func (s *filterService) follow(f, before *config.Filter) error {
 	}
 	s.from(f.Name, client.OriginConfig)
 	want := map[config.FilterLink]bool{}
+	there := s.table.Links(f.Name)
 	for _, l := range f.Links() {
 		want[l] = true
+		if !linkedAt(there, l) {
+			s.log.Info("filter is linked", "filter", f.Name, "port", l.Port.Name, "direction", l.Dir.String())
+		}
 		if err := s.table.Link(f.Name, []board.Port{l.Port}, l.Dir); err != nil {
 			return fmt.Errorf("filter %s: link %s %v: %w", f.Name, l.Port.Name, l.Dir, err)
 		}
@@ -124,11 +128,25 @@ func (s *filterService) follow(f, before *config.Filter) error {
 			continue
 		}
 		var not *pfil.NotLinkedError
-		if err := s.table.Unlink(f.Name, []board.Port{l.Port}, l.Dir); err != nil && !errors.As(err, &not) {
+		err := s.table.Unlink(f.Name, []board.Port{l.Port}, l.Dir)
+		switch {
+		case err == nil:
+			s.log.Info("filter is unlinked", "filter", f.Name, "port", l.Port.Name, "direction", l.Dir.String())
+		case !errors.As(err, &not):
 			return fmt.Errorf("filter %s: unlink %s %v: %w", f.Name, l.Port.Name, l.Dir, err)
 		}
 	}
 	return nil
+}
+
+// linkedAt tells whether a link is whole among hooks.
+func linkedAt(there []pfil.Hook, l config.FilterLink) bool {
+	for _, d := range []pfil.Direction{pfil.In, pfil.Out} {
+		if l.Dir&d != 0 && !slices.Contains(there, pfil.Hook{Port: l.Port, Dir: d}) {
+			return false
+		}
+	}
+	return true
 }
 
 func same(a, b *pfil.Source) bool {

@@ -335,7 +335,8 @@ func conf(t *testing.T, name, rules string, link ...string) config.Filter {
 
 func TestFiltersOfTheConfiguration(t *testing.T) {
 	const nine, ten = "drop udp from any to any port 9\n", "drop udp from any to any port 10\n"
-	s := newFilterService(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	log := &syncBuffer{}
+	s := newFilterService(slog.New(slog.NewTextHandler(log, nil)))
 	dropped := func(port uint16, at int) bool { return pass(s, at, pfil.In, udp(port)) == pfil.Drop }
 	hits := func(name string) uint64 {
 		v, err := s.show(name)
@@ -370,6 +371,8 @@ func TestFiltersOfTheConfiguration(t *testing.T) {
 		s.reload([]config.Filter{first, conf(t, "b", ten, "oxp2 in")})
 		assert.False(t, dropped(10, 0))
 		assert.True(t, dropped(10, 1))
+		assert.Contains(t, log.String(), `msg="filter is linked" filter=b port=oxp2 direction=in`)
+		assert.Contains(t, log.String(), `msg="filter is unlinked" filter=b port=oxp1 direction=in`)
 	})
 	t.Run("a file that changed keeps the counters of a rule that did not", func(t *testing.T) {
 		before := hits("a")
@@ -390,6 +393,7 @@ func TestFiltersOfTheConfiguration(t *testing.T) {
 		require.NoError(t, err)
 		s.reload([]config.Filter{first, conf(t, "b", ten, "oxp2 in")})
 		assert.True(t, dropped(9, 0))
+		assert.Equal(t, 2, strings.Count(log.String(), `msg="filter is linked" filter=a port=oxp1 direction=in`), "at the start, and again")
 		assert.Equal(t, []string{"a", "c"}, s.table.Chain(pfil.Hook{Port: all[4], Dir: pfil.In}))
 		assert.Equal(t, []string{"a"}, s.table.Chain(pfil.Hook{Port: all[0], Dir: pfil.Out}))
 		assert.Equal(t, []string{client.OriginConfig, client.OriginConfig, client.OriginCommand}, origins(s))

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"oxpd/internal/board"
 	"oxpd/internal/frame"
@@ -250,8 +252,8 @@ func (p *parser) declare(what word, known map[string]bool, most, have int, add f
 		return
 	}
 	path := p.next()
-	if path.text == "" {
-		p.refuse(path, "the path of a file")
+	if path.text == "" || strings.IndexFunc(path.text, unprintable) >= 0 {
+		p.refuse(path, "the path of a file, of characters that can be shown")
 		return
 	}
 	if end := p.peek(); !end.end {
@@ -261,6 +263,8 @@ func (p *parser) declare(what word, known map[string]bool, most, have int, add f
 	known[w.text] = true
 	add(w.text, path)
 }
+
+func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
 
 // validName tells whether s can name a set, a program or a filter.
 func validName(s string) bool {

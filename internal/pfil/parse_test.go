@@ -131,6 +131,7 @@ func TestErrorsOfRules(t *testing.T) {
 		{"set other fil other.txt", 11, `"fil"`, `"file"`},
 		{"set other file", 15, "the end of the line", "the path of a file"},
 		{`set other file "a b`, 16, `"\"a b"`, `a closing "`},
+		{"set other file \"e\x1b[31mv\"", 16, `"e\x1b[31mv"`, "the path of a file, of characters that can be shown"},
 		{"set other file a b", 18, `"b"`, "the end of the line"},
 		{"set other file gone.txt", 16, `"gone.txt"`, "a file that was read along with the rules"},
 		{strings.Repeat("x", 4097), 4097, `"x"`, "a line of at most 4096 bytes"},

@@ -31,6 +31,7 @@ type Worker struct {
 	clock  Clock
 	level  int
 	beat   func()
+	yield  func()
 	pace   pacer
 	slept  atomic.Int64 // ns
 
@@ -44,7 +45,7 @@ func (r *Rings) Workers(n int) []*Worker {
 	n = max(1, min(n, len(r.oqs)))
 	ws := make([]*Worker, n)
 	for i := range ws {
-		ws[i] = &Worker{clock: r.cfg.Clock, level: r.cfg.PacketLevel}
+		ws[i] = &Worker{clock: r.cfg.Clock, level: r.cfg.PacketLevel, yield: runtime.Gosched}
 	}
 	for q, o := range r.oqs {
 		w := ws[q%n]
@@ -121,7 +122,7 @@ func (w *Worker) Step(why Wake) (took int, sleep time.Duration, err error) {
 		took += n
 		if n == 0 {
 			idle++
-			runtime.Gosched()
+			w.yield()
 			continue
 		}
 		idle = 0
@@ -201,3 +202,8 @@ func (w *Worker) Slept() time.Duration { return time.Duration(w.slept.Load()) }
 // SetBeat registers a function that is called at least once every sweep period
 // while the worker is alive. Call it before Run.
 func (w *Worker) SetBeat(beat func()) { w.beat = beat }
+
+// SetYield replaces what the worker does after each look at its rings in vain, which is to
+// let other goroutines run. For one that is bound to a thread that would be a change of
+// threads, dearer than many frames. Call it before Run.
+func (w *Worker) SetYield(yield func()) { w.yield = yield }

@@ -249,6 +249,9 @@ func (d *Daemon) startRings(ctx context.Context) (string, error) {
 		}
 		polled = irq == nil
 		w.SetBeat(d.pulse.join())
+		if d.o.Yield != nil {
+			w.SetYield(d.o.Yield)
+		}
 		d.busy.watch(w.Queues(), w.Slept, d.clock.Now())
 		d.spawn(ctx, fmt.Sprintf("worker %d", i), func(ctx context.Context) error { return w.Run(ctx, irq) })
 	}

@@ -47,6 +47,8 @@ type Options struct {
 	// Task is called first by each goroutine that lives as long as the card does, in it, with
 	// its name: worker 0, transmitter. A measurement binds them to threads. nil: nobody does.
 	Task func(name string)
+	// Yield is ring.Worker.SetYield of every worker, for those that Task binds; nil: not.
+	Yield func()
 }
 
 // Daemon is one run of oxpd over one card. Run it once.

@@ -91,6 +91,7 @@ type setup struct {
 	apart []board.Port         // ports whose far side is in a namespace of its own
 	card  func(*hwsim.Options) // nil: as it comes
 	task  func(name string)    // daemon.Options.Task
+	yield func()               // daemon.Options.Yield
 }
 
 // start is newLab of a setup.
@@ -121,7 +122,7 @@ func (s setup) start(t *testing.T, change ...func(*config.Config)) *lab {
 
 	opened := make(chan *hwsim.Card, 1)
 	d := daemon.New(daemon.Options{
-		Config: cfg, Version: "test", Simulated: true, NetNS: path(l.host), Task: s.task,
+		Config: cfg, Version: "test", Simulated: true, NetNS: path(l.host), Task: s.task, Yield: s.yield,
 		Logger: slog.New(slog.NewTextHandler(l.log, nil)),
 		Open: func(context.Context) (octep.Device, error) {
 			b, err := simcard.NewBoard(cfg.Sim, nil, s.options)

@@ -208,7 +208,7 @@ func (a *app) testSource(cmd *cobra.Command, doc *judged) (pfil.Source, error) {
 
 // judge has a program judge the frames of doc's capture, tells of each, and counts.
 func judge(ctx context.Context, program *pfil.Program, dir pfil.Direction, port board.Port, doc *judged, tell func(judgedFrame)) error {
-	f, err := capture.Open(doc.Capture)
+	f, err := capture.Open(ctx, doc.Capture)
 	if err != nil {
 		return err
 	}

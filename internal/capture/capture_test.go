@@ -2,6 +2,7 @@ package capture
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -238,9 +239,36 @@ func TestReaderRefuses(t *testing.T) {
 func TestPipeWithoutAWriter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
-	_, err := Open(path)
+	_, err := Open(context.Background(), path)
 	var e *FormatError
 	require.ErrorAs(t, err, &e)
+}
+
+// A read that waits for the other end of a pipe ends with its context, in the header and
+// behind it.
+func TestReadOfAPipeEndsWithItsContext(t *testing.T) {
+	whole := bytes.Repeat([]byte{0}, pcapHeader)
+	copy(whole, []byte{0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0})
+	whole[16], whole[20] = 0xff, linkEthernet
+	for _, written := range [][]byte{whole[:2], whole} {
+		path := filepath.Join(t.TempDir(), "pipe")
+		require.NoError(t, syscall.Mkfifo(path, 0o600))
+		w, err := os.OpenFile(path, os.O_RDWR, 0) // it stays open and writes no more
+		require.NoError(t, err)
+		defer w.Close()
+		_, err = w.Write(written)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(20*time.Millisecond, cancel)
+		f, err := Open(ctx, path)
+		if err == nil {
+			_, err = f.Next()
+			require.NoError(t, f.Close())
+		}
+		assert.ErrorIs(t, err, context.Canceled)
+		_, err = Check(path)
+		assert.ErrorContains(t, err, "is not a regular file")
+	}
 }
 
 func TestTruncated(t *testing.T) {

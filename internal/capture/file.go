@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,29 +10,52 @@ import (
 	"time"
 )
 
-// File is a capture on disk.
+// File is a capture on disk, or one that comes through a pipe.
 type File struct {
 	*Reader
-	f *os.File
+	f    *os.File
+	ctx  context.Context
+	stop func() bool
 }
 
-// Open opens a capture. Errors: *FormatError, the system's.
-func Open(path string) (*File, error) {
+// Open opens a capture. A read that waits for the other end of a pipe ends with ctx.
+// Errors: *FormatError, ctx's, the system's.
+func Open(ctx context.Context, path string) (*File, error) {
 	// Not blocking: a pipe that nobody writes to would be waited for, deaf to signals. Of
 	// one that somebody writes to, reads wait as ever.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read capture: %w", err)
 	}
+	// The error is that of a file whose reads do not wait.
+	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
 	r, err := NewReader(f, path)
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		stop()
+		return nil, errors.Join(ended(ctx, err), f.Close())
 	}
-	return &File{Reader: r, f: f}, nil
+	return &File{Reader: r, f: f, ctx: ctx, stop: stop}, nil
+}
+
+// Next is Reader.Next, which ends with the context of Open.
+func (f *File) Next() (Record, error) {
+	r, err := f.Reader.Next()
+	return r, ended(f.ctx, err)
+}
+
+// ended is ctx's error in place of one that came of its end.
+func ended(ctx context.Context, err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("read capture: %w", ctx.Err())
+	}
+	return err
 }
 
 // Close closes the file.
-func (f *File) Close() error { return f.f.Close() }
+func (f *File) Close() error {
+	f.stop()
+	return f.f.Close()
+}
 
 // Summary is what a capture holds.
 type Summary struct {
@@ -46,7 +70,10 @@ type Summary struct {
 // Check reads a capture to its end, so that nothing of a damaged one is used.
 // Errors: *FormatError, the system's.
 func Check(path string) (Summary, error) {
-	f, err := Open(path)
+	if fi, err := os.Stat(path); err == nil && !fi.Mode().IsRegular() && !fi.IsDir() {
+		return Summary{}, fmt.Errorf("read capture: %s is not a regular file, and it is read twice", path)
+	}
+	f, err := Open(context.Background(), path)
 	if err != nil {
 		return Summary{}, err
 	}

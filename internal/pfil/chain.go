@@ -2,7 +2,7 @@ package pfil
 
 // Chain is the names of the filters at a hook, first the one that is asked first.
 func (t *Table) Chain(h Hook) []string {
-	c := t.hooks[h.Port.Index][h.Dir-1].Load()
+	c := t.hooks[hookOf(h.Port.Index, h.Dir)].Load()
 	if c == nil {
 		return nil
 	}

@@ -19,10 +19,10 @@ type Program struct {
 }
 
 // hooks is how many places a frame can be judged at.
-const hooks = 2 * board.Ports
+const hooks = directions * board.Ports
 
 // hookOf numbers the places. dir is In or Out.
-func hookOf(port int, dir Direction) int { return port*2 + int(dir) - int(In) }
+func hookOf(port int, dir Direction) int { return port*directions + int(dir) - int(In) }
 
 // splitRules is up to how many rules each port has a view of its own; more of them have
 // one view a direction, and their checks tell the ports apart.

@@ -33,7 +33,7 @@ const (
 type Table struct {
 	now    func() time.Time
 	shards []shard
-	hooks  [board.Ports][directions]atomic.Pointer[chain]
+	hooks  [hooks]atomic.Pointer[chain] // by hookOf
 
 	mu      sync.Mutex // of everything below, and of changes above
 	filters map[string]*filter
@@ -109,7 +109,7 @@ type shard struct {
 	held    bool
 	pass    uint64 // number of the pass
 	now     int64
-	at      [board.Ports * directions]resolved // by hookOf
+	at      [hooks]resolved // by hookOf
 	samples samples
 	_       [64]byte // from the next one's
 }
@@ -201,7 +201,7 @@ func (t *Table) Judge(n, port int, dir Direction, first []byte, frameBytes int, 
 // resolve finds what is linked at a hook, for the rest of the shard's pass, and begins
 // the pass when none is open. false: nothing is linked there.
 func (t *Table) resolve(s *shard, n, hook int) bool {
-	at := &t.hooks[hook/directions][hook%directions]
+	at := &t.hooks[hook]
 	if at.Load() == nil {
 		return false
 	}
@@ -501,7 +501,7 @@ func (t *Table) each(ports []board.Port, dir Direction, do func(*atomic.Pointer[
 	for _, p := range ports {
 		for _, d := range []Direction{In, Out} {
 			if dir&d != 0 {
-				do(&t.hooks[p.Index][d-1], Hook{p, d})
+				do(&t.hooks[hookOf(p.Index, d)], Hook{p, d})
 			}
 		}
 	}

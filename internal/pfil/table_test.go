@@ -376,7 +376,7 @@ func TestChangeWaitsForThePass(t *testing.T) {
 	require.Equal(t, Drop, r.Judge(0, 0, In, b, 60, &r.pkt))
 	done := make(chan error, 1)
 	go func() { done <- r.Unlink("a", ports("oxp1"), In) }()
-	for r.hooks[0][0].Load() != nil { // the hook is empty, the pass still open
+	for r.hooks[0].Load() != nil { // the hook is empty, the pass still open
 		time.Sleep(time.Millisecond)
 	}
 	select {
@@ -414,7 +414,7 @@ func TestHookIsReadInsideThePass(t *testing.T) {
 		r.shards[0].between(func() {
 			go func() { verdict <- r.judge(0, "oxp1", In, udp(1, 1)) }()
 			time.Sleep(time.Millisecond) // enough for most rounds to wait; for the rest it does not matter
-			r.hooks[0][0].Store(nil)
+			r.hooks[0].Store(nil)
 		})
 		assert.Equal(t, Pass, <-verdict)
 	}

@@ -222,7 +222,7 @@ func (b *bench) await(ctx context.Context, ask func() (ok bool, what string, err
 // send puts the capture on the wire and waits until every frame has ended. It
 // returns the account of what has moved since before.
 func (b *bench) send(ctx context.Context, r *Report, w *watcher, before *account) (*account, error) {
-	in, err := capture.Open(r.File)
+	in, err := capture.Open(ctx, r.File)
 	if err != nil {
 		return nil, err
 	}

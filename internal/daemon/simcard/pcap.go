@@ -1,6 +1,7 @@
 package simcard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -68,7 +69,7 @@ func (w *pcapWire) open() (err error) {
 		if s.Cut > 0 {
 			w.log.Warn("packets that the capture cut short are not replayed", "port", w.port.Name, "file", w.spec.In, "cut", s.Cut, "packets", s.Packets)
 		}
-		if w.in, err = capture.Open(w.spec.In); err != nil {
+		if w.in, err = capture.Open(context.Background(), w.spec.In); err != nil {
 			return err
 		}
 	}

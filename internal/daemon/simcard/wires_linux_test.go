@@ -385,7 +385,7 @@ func TestReplayAndRecord(t *testing.T) {
 	require.Positive(t, asked)
 	answers := func() (n int) {
 		// Read while it is written: only whole blocks are there.
-		f, err := capture.Open(out)
+		f, err := capture.Open(context.Background(), out)
 		require.NoError(t, err)
 		defer f.Close()
 		for {

@@ -74,6 +74,7 @@ var rules = map[string][]string{
 	"internal/pfil":          append([]string{"internal/pfil/cbpf", bart}, layouts...),
 	"internal/pfil/cbpf":     {xbpf},
 	"internal/pfil/pfiltest": append([]string{"internal/capture", "internal/netlab", "internal/sys", "testdata/captures", sysUnix, xbpf}, layouts...),
+	"internal/divert":        append([]string{"internal/sys", "internal/clock", "divert/proto", sysUnix}, layouts...),
 	"internal/port":          append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 
 	"hwsim":                   append([]string{sysUnix}, layouts...), // x/sys for a timer that is finer than the runtime's
@@ -85,10 +86,10 @@ var rules = map[string][]string{
 	"internal/simdev":         append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,
-	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "internal/pfil", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),
+	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "internal/pfil", "internal/divert", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
 		"internal/daemon/config", "internal/capture", "internal/sys", "hwsim/console", sysUnix}, layouts...),
-	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/pfil", "internal/port", "internal/sys", "internal/daemon/client",
+	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/pfil", "internal/divert", "internal/port", "internal/sys", "internal/daemon/client",
 		"internal/capture", "internal/daemon/config", "switchcfg", "switchcfg/console", "switchcfg/mvsw", sysUnix}, below...),
 
 	"internal/probe":        append([]string{"octep"}, below...),

@@ -74,6 +74,7 @@ var rules = map[string][]string{
 	"internal/pfil":          append([]string{"internal/pfil/cbpf", bart}, layouts...),
 	"internal/pfil/cbpf":     {xbpf},
 	"internal/pfil/pfiltest": append([]string{"internal/capture", "internal/netlab", "internal/sys", "testdata/captures", sysUnix, xbpf}, layouts...),
+	"divert/proto":           {},
 	"internal/divert":        append([]string{"internal/sys", "internal/clock", "divert/proto", sysUnix}, layouts...),
 	"internal/port":          append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 

@@ -326,7 +326,7 @@ func configuration(root string) (string, error) {
 	d.text("One YAML file, given with `oxpd run --config FILE`. Unknown keys and values out of range are refused with their line; " +
 		"`oxpd config check FILE` is the same code as the daemon's. Without a file these hold (`oxpd config show`):")
 	d.code(string(defaults))
-	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of switch", "Switch"}, {"Keys of one port", "Port"}, {"Keys of one of filters", "Filter"}, {"Keys of sim", "Sim"}} {
+	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of switch", "Switch"}, {"Keys of one port", "Port"}, {"Keys of one of filters", "Filter"}, {"Keys of divert", "Divert"}, {"Keys of one of divert.ports", "DivertPort"}, {"Keys of sim", "Sim"}} {
 		fields, err := src.structure(s.name)
 		if err != nil {
 			return "", err
@@ -355,7 +355,9 @@ func configuration(root string) (string, error) {
 		{"`filters`", "their files are read again, and one that does not compile makes the whole file wrong. What the file says of a filter, rules and links, holds again, also when a command has " +
 			"changed it meanwhile; what has not changed is left alone, and a rule that was there before keeps its counters. A link that the file has no longer is taken back, and so is a filter, " +
 			"unless a command has loaded other rules under its name. Filters and links that only commands have made stay. A new link comes behind those that are there; the order of the file holds at the next start"},
-		{"`socket`, `workers`, `watermark`, `dma-bits`, `sim`", "stay as they are: `needs a restart`, with the value in force and the file's"},
+		{"`divert`, but for its `listeners`", "in force at once, where the value of the file has changed; what is queued stays queued. Unchanged keys leave what a command has set. " +
+			"A larger `buffer-size` is that of engines which connect afterwards"},
+		{"`socket`, `workers`, `watermark`, `dma-bits`, `divert.listeners`, `sim`", "stay as they are: `needs a restart`, with the value in force and the file's"},
 	})
 	d.section("Example")
 	d.code(`switch: {size: 2048}
@@ -367,6 +369,11 @@ filters:
   - name: flood
     file: filters/flood.rules
     link: [all in, F1 out]
+divert:
+  queue-bytes: 16mb
+  on-absent: pass
+  ports:
+    F2: {frames: all}
 sim:
   wires:
     PortF1: tap:wire0@/run/netns/lab

@@ -79,6 +79,8 @@ type Config struct {
 	// Filters are rules that judge frames before anything is spent on them, in force before the first frame comes. Where several are
 	// linked to one port and direction the first of the list is asked first.
 	Filters []Filter `yaml:"filters,omitempty"`
+	// Divert is the inspection of frames by an engine behind the ports.
+	Divert Divert `yaml:"divert"`
 	// Sim is the simulated card. It is used only with --sim.
 	Sim Sim `yaml:"sim"`
 }
@@ -170,6 +172,7 @@ func Default() Config {
 		LinkPoll:  Duration(time.Second),
 		Reconcile: Duration(time.Second),
 		Switch:    Switch{Watch: Duration(5 * time.Minute)},
+		Divert:    defaultDivert(),
 		Sim:       Sim{Timeline: TimelineCompressed, Seed: 1},
 	}
 }
@@ -252,12 +255,16 @@ func parse(name string, b []byte) (c Config, at *yaml.Node, err error) {
 	return c, at, tell(fractions(name, at), c.checks(name, at))
 }
 
-// fractions refuses numbers that the decoder would make whole. No key takes any.
+// fractions refuses numbers that the decoder would make whole. No key takes any; the one
+// whose values are never refused is left out.
 func fractions(name string, n *yaml.Node) (errs []error) {
 	if n.ShortTag() == "!!float" {
 		errs = append(errs, &Error{File: name, Line: n.Line, Why: fmt.Sprintf("%q has the wrong type: want a whole number", n.Value), untaken: true})
 	}
-	for _, c := range n.Content {
+	for i, c := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 1 && n.Content[i-1].Value == keyBufferSize {
+			continue
+		}
 		errs = append(errs, fractions(name, c)...)
 	}
 	return errs
@@ -306,6 +313,7 @@ func (c Config) checks(name string, at *yaml.Node) (errs []error) {
 	c.checkSwitch(bad)
 	c.checkPorts(bad)
 	c.checkFilters(bad)
+	c.checkDivert(bad)
 	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
 	}

@@ -65,10 +65,13 @@ func (c Config) Port(p board.Port) Port {
 
 // Risks says what settings that are accepted may do: an MTU whose frames the switch
 // may drop, as long as nobody has said what it passes; a switch to be set without a way
-// to it, which only a simulated card has.
+// to it, which only a simulated card has; a buffer of engines' sockets that cannot be.
 func (c Config) Risks() (out []string) {
 	if c.Switch.Jumbo != "" && c.Switch.Console == "" {
 		out = append(out, "switch.jumbo: there is no switch.console, by which the switch of a real card is reached")
+	}
+	if w := c.Divert.Risk(); w != "" {
+		out = append(out, w)
 	}
 	for _, k := range keys(c.Ports) {
 		if p, err := board.Parse(k); err == nil {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 
 	"oxpd/internal/board"
 )
@@ -10,12 +11,13 @@ import (
 type Change struct{ Key, Running, File string }
 
 // Reload lays a file that was read again over the configuration in force, and
-// returns what is in force then: with its ports, filters, switch, link-poll and reconcile.
+// returns what is in force then: with its ports, filters, inspection, switch, link-poll and reconcile.
 // live are the changes among those but for the ports and filters. fixed are the changes to keys
-// that cannot change while the daemon runs: they stay as they are.
+// that cannot change while the daemon runs, the listeners of inspection among them: they stay as they are.
 func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
 	now = file
 	now.Socket, now.Access, now.Device, now.Workers, now.Watermark, now.DMABits, now.Sim = c.Socket, c.Access, c.Device, c.Workers, c.Watermark, c.DMABits, c.Sim
+	now.Divert.Listeners = c.Divert.Listeners
 
 	note := func(to *[]Change, key string, running, file any) {
 		if ch := (Change{key, fmt.Sprint(running), fmt.Sprint(file)}); ch.Running != ch.File {
@@ -28,6 +30,13 @@ func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
 	note(&live, "switch.watch", c.Switch.Watch, file.Switch.Watch)
 	note(&live, "link-poll", c.LinkPoll, file.LinkPoll)
 	note(&live, "reconcile", c.Reconcile, file.Reconcile)
+	was, will := c.Divert.Settings().List(), file.Divert.Settings().List()
+	for i := range was {
+		note(&live, "divert."+was[i].Key, was[i].Value, will[i].Value)
+	}
+	for _, p := range board.All() {
+		note(&live, "divert.ports."+p.Name, c.Divert.mode(p), file.Divert.mode(p))
+	}
 
 	note(&fixed, "socket", c.Socket, file.Socket)
 	note(&fixed, "access", c.Access, file.Access)
@@ -35,6 +44,7 @@ func (c Config) Reload(file Config) (now Config, live, fixed []Change) {
 	note(&fixed, "workers", c.Workers, file.Workers)
 	note(&fixed, "watermark", c.Watermark, file.Watermark)
 	note(&fixed, "dma-bits", c.DMABits, file.DMABits)
+	note(&fixed, "divert.listeners", strings.Join(c.Listeners(), " "), strings.Join(file.Listeners(), " "))
 	note(&fixed, "sim.timeline", c.Sim.Timeline, file.Sim.Timeline)
 	note(&fixed, "sim.seed", c.Sim.Seed, file.Sim.Seed)
 	note(&fixed, "sim.console", c.Sim.Console, file.Sim.Console)

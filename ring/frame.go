@@ -12,7 +12,7 @@ const (
 	Pass    Verdict = iota // deliver
 	Drop                   // pfil_dropped: no gather, no copy; the buffers go straight back
 	Unowned                // the tag belongs to no interface: rx_untagged
-	Divert                 // deliver to the inspection queue
+	Divert                 // deliver to the inspection queue, which copies: a span is not gathered
 )
 
 // Judge decides about packets where the device wrote them: once a packet, by whoever
@@ -48,7 +48,8 @@ func (f JudgeFunc) Judge(_ int, first []byte, frameBytes int, tag uint16, _ *fra
 type VNetHeader [12]byte
 
 // Frame is one received frame. Pieces are its bytes in order, without FCS: one
-// piece when it is contiguous, which every gathered frame is.
+// piece when it is contiguous, which every frame is but those of verdict Divert: they are
+// handed on as they lie, in up to wire.Buffers of their length.
 type Frame struct {
 	Tag     uint16 // port tag
 	Verdict Verdict

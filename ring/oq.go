@@ -21,6 +21,10 @@ const (
 	passPackets = 64
 	passBuffers = wire.OQEntries / 4
 
+	// passPieces is how many buffers one walk takes at most: the last packet begins
+	// below passBuffers, and is of the greatest length that is believed.
+	passPieces = passBuffers - 1 + wire.MaxBuffers
+
 	// gatherBatch bounds how many gathered frames wait for delivery: 8 buffers of
 	// 9,216 bytes stay in the second-level cache, 64 do not.
 	gatherBatch = 8
@@ -74,6 +78,7 @@ type OQ struct {
 	pieces   [passPackets][1][]byte
 	heads    [passPackets]frame.Packet // of the frames
 	gathered [passPackets][]byte       // the pool's buffer behind a frame, nil for none
+	lying    [passPieces][]byte        // of the spans that one walk hands on as they lie
 
 	cnt  *oqCounters
 	inst instruments
@@ -454,6 +459,7 @@ func (o *OQ) take(n int) (took int) {
 		start   = o.read
 		frames  int // waiting for delivery
 		spans   int // of them gathered
+		lying   int // pieces of those that are handed on as they lie
 		end     = min(n, passPackets)
 		dropped drops
 		at      uint32 // first entry of the last packet
@@ -502,7 +508,7 @@ func (o *OQ) take(n int) (took int) {
 			continue
 		case Pass, Divert:
 		}
-		if bufs > 1 {
+		if bufs > 1 && verdict != Divert {
 			dst := o.pool.get(frameBytes)
 			if dst == nil && spans > 0 {
 				// What waits has the buffers: they come back with its delivery.
@@ -522,6 +528,10 @@ func (o *OQ) take(n int) (took int) {
 		o.pieces[frames][0] = first
 		f := &o.frames[frames]
 		f.Tag, f.Verdict, f.Bytes, f.Pieces, f.Head = tag, verdict, frameBytes, o.pieces[frames][:], &o.heads[frames]
+		if bufs > 1 && verdict == Divert {
+			f.Pieces = o.spread(o.lying[lying:lying:lying+bufs], at, first, frameBytes)
+			lying += bufs
+		}
 		if frames++; spans == gatherBatch {
 			o.deliver(frames, o.read-start, took)
 			frames, spans = 0, 0

@@ -103,3 +103,17 @@ func (o *OQ) gather(dst []byte, r uint32, frameBytes int) []byte {
 	}
 	return dst[:frameBytes]
 }
+
+// spread appends to dst the pieces of a span of frameBytes bytes, which starts in the
+// receive buffer of entry r with first, where they lie.
+func (o *OQ) spread(dst [][]byte, r uint32, first []byte, frameBytes int) [][]byte {
+	dst = append(dst, first)
+	for left := frameBytes - len(first); left > 0; {
+		r++
+		b, _ := o.buffer(r)
+		b = b[:min(left, len(b))]
+		dst = append(dst, b)
+		left -= len(b)
+	}
+	return dst
+}

@@ -204,9 +204,10 @@ const (
 	PfxSA      = 34 // u16 le
 	PrefixSize = 82
 
-	LenWord      = 8                    // bytes of the length word
-	LenOverhead  = PrefixSize - LenWord // 74: L = 74 + frame
-	MaxLength    = 65535                // a larger L is nonsense
+	LenWord      = 8                                             // bytes of the length word
+	LenOverhead  = PrefixSize - LenWord                          // 74: L = 74 + frame
+	MaxLength    = 65535                                         // a larger L is nonsense
+	MaxBuffers   = (MaxLength + LenWord + BufSize - 1) / BufSize // of a packet of that length
 	PrefixID     = 0xb44399a2
 	RespPunt     = 0x8003000000000000   // as a little-endian u64, low confidence
 	FirstPayload = BufSize - PrefixSize // 1,520 bytes of frame in the first buffer

@@ -75,6 +75,7 @@ var rules = map[string][]string{
 	"internal/pfil/cbpf":     {xbpf},
 	"internal/pfil/pfiltest": append([]string{"internal/capture", "internal/netlab", "internal/sys", "testdata/captures", sysUnix, xbpf}, layouts...),
 	"divert/proto":           {},
+	"divert/client":          {"divert/proto"},
 	"internal/divert":        append([]string{"internal/sys", "internal/clock", "divert/proto", sysUnix}, layouts...),
 	"internal/port":          append([]string{"internal/sys", "internal/clock", sysUnix, rtnetlink, netlink}, layouts...),
 

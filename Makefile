@@ -16,6 +16,10 @@ TIMEOUT  := 1200s
 # What the tests of switchcfg/mvsw build its program with, and run it by.
 HELPERTOOLS := gcc:gcc aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user
 
+# What internal/divert/daqtest builds its engine with: the package brings libdaq2 and the
+# C library's headers. Its program is only there to be asked for.
+DAQTOOLS := gcc:gcc daq-modules-config:libdaq-dev
+
 # A checkout that belongs to somebody else still builds.
 export GOFLAGS := $(GOFLAGS) -buildvcs=$(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 
@@ -29,7 +33,7 @@ demo: build ## the simulated card on this machine: twelve ports, jumbo frames, T
 	@bin/oxpd demo
 
 test: ## go vet and all tests
-	@tools/need ip:iproute2 xz:xz-utils busybox:busybox tcpdump:tcpdump iptables-legacy:iptables $(HELPERTOOLS)
+	@tools/need ip:iproute2 xz:xz-utils busybox:busybox tcpdump:tcpdump iptables-legacy:iptables $(HELPERTOOLS) $(DAQTOOLS)
 	$(GO) vet ./...
 	$(GO) test -timeout $(TIMEOUT) ./...
 
@@ -51,7 +55,7 @@ mutants: ## breaks of the source, one at a time: each must be killed by the test
 	$(GO) run ./internal/mutants/cmd -go $(GO)
 
 race: ## all tests but the guest's and the witness's under the race detector
-	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox tcpdump:tcpdump iptables-legacy:iptables $(HELPERTOOLS)
+	@tools/need ip:iproute2 gcc:libc6-dev busybox:busybox tcpdump:tcpdump iptables-legacy:iptables $(HELPERTOOLS) $(DAQTOOLS)
 	OXPD_NO_GUEST=1 OXPD_NO_WITNESS=1 CGO_ENABLED=1 $(GO) test -race -timeout $(TIMEOUT) ./...
 
 fuzz: ## every fuzz target for FUZZTIME (30s)

@@ -110,6 +110,8 @@ var rules = map[string][]string{
 	"internal/loadtest": {},
 	"internal/worlds":   {},
 
+	"internal/divert/daqtest": {"internal/netlab", sysUnix},
+
 	"internal/debian":  {sysUnix},
 	"internal/witness": {"hwsim", "hwsim/traps", "internal/debian", "internal/sys", sysUnix},
 

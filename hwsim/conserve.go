@@ -51,7 +51,7 @@ func (c *Card) Quiesced() bool {
 		return false
 	}
 	for _, w := range c.wires {
-		if w.inside > 0 {
+		if w.inside > 0 || w.cableOut.len() > 0 {
 			return false
 		}
 	}

@@ -39,6 +39,7 @@ const (
 	nsToWire     = 5_000
 	nsToHost     = 10_000
 	nsSwitch     = 2_000
+	nsCable      = 0
 	nsMDIO       = 26_000
 	nsFreeAhead  = 200_000
 )
@@ -120,6 +121,7 @@ func Constants() []Constant {
 		{"SwitchTotal", bpsSwitchTotal, "bit/s", Fit, "all switch ports together, host to wire, frame and FCS: the middle of 1,013 to 1,023 Mbit/s (datapath.md 6.2)", "switch-egress"},
 		{"SwitchPort", bpsSwitchPort, "bit/s", Derived, "1000BASE-T and 1000BASE-X of the ten, wire to host", ""},
 		{"Switch", nsSwitch, "ns", Estimate, "through the switch, a frame that it has whole", ""},
+		{"Cable", nsCable, "ns", Estimate, "along the cable of a front port, each way: some metres, 5 ns each", ""},
 		{"EgressCage", depthEgressCage, "frames", Estimate, "waiting for a 10G cage", ""},
 		{"EgressSwitch", depthEgressSwitch, "frames", Estimate, "waiting for the switch, each tag", ""},
 		{"Wire", depthWire, "frames", Estimate, "waiting on a wire to arrive; a measure of this model's callers, not of the card", ""},
@@ -143,6 +145,7 @@ type Latencies struct {
 	ToWire     time.Duration // fast path, host to wire
 	ToHost     time.Duration // fast path, wire to host
 	Switch     time.Duration // through the switch, a frame that it has whole
+	Cable      time.Duration // along the cable of a front port, each way; Wire.Loop lays two
 	MDIO       time.Duration // a transaction on the coprocessor's MDIO bus, stepped mode only
 	FreeAhead  time.Duration // free mode: how far steps of the data path may run ahead of the wall clock
 }
@@ -152,14 +155,14 @@ type Latencies struct {
 func NoTime() Latencies {
 	return Latencies{
 		Link: -1, HostMemory: -1, Load: -1, Store: -1, Fetch: -1, Read: -1, Count: -1,
-		Worker: -1, ToWire: -1, ToHost: -1, Switch: -1, MDIO: -1, FreeAhead: -1,
+		Worker: -1, ToWire: -1, ToHost: -1, Switch: -1, Cable: -1, MDIO: -1, FreeAhead: -1,
 	}
 }
 
 // cycleLatencies are Latencies in cycles.
 type cycleLatencies struct {
 	link, hostMemory, load, store, fetch, read, count uint64
-	worker, toWire, toHost, sw, mdio, ahead           uint64
+	worker, toWire, toHost, sw, cable, mdio, ahead    uint64
 	lead                                              uint64 // a sleeping free card wakes so long before the next step, then does all until ahead
 }
 
@@ -176,6 +179,7 @@ func (l *Latencies) cycles() cycleLatencies {
 		toWire:     cyclesFor(l.ToWire, nsToWire),
 		toHost:     cyclesFor(l.ToHost, nsToHost),
 		sw:         cyclesFor(l.Switch, nsSwitch),
+		cable:      cyclesFor(l.Cable, nsCable),
 		mdio:       cyclesFor(l.MDIO, nsMDIO),
 		ahead:      cyclesFor(l.FreeAhead, nsFreeAhead),
 	}

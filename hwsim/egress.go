@@ -122,7 +122,7 @@ func (c *Card) transmit(p *packet, at uint64) {
 		if w.port.BehindSwitch() {
 			c.switchOut.enter(p, at+c.lat.sw)
 		} else {
-			c.out.frames = append(c.out.frames, outFrame{w, p})
+			w.cableOut.enter(p, at+c.lat.cable)
 		}
 		return
 	}
@@ -130,8 +130,8 @@ func (c *Card) transmit(p *packet, at uint64) {
 }
 
 // leaveSwitch is a frame that the switch has passed on.
-func (c *Card) leaveSwitch(p *packet, _ uint64) {
-	c.out.frames = append(c.out.frames, outFrame{c.wires[p.port], p})
+func (c *Card) leaveSwitch(p *packet, at uint64) {
+	c.wires[p.port].cableOut.enter(p, at+c.lat.cable)
 }
 
 // uplinkTime is when the switch has passed a frame that it has whole at a cycle on to

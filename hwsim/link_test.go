@@ -367,6 +367,85 @@ func TestSwitchStoresAndForwards(t *testing.T) {
 	}
 }
 
+// A long cable takes its time each way and holds as many frames as fit on it; they
+// follow each other at the line's rate, and their sender is free of them once they have
+// left its end.
+func TestCable(t *testing.T) {
+	const (
+		delay  = 10 * time.Millisecond
+		rate   = 1_000_000_000
+		frames = 1000 // some 826 of 1,514 bytes are under way at a time
+		line   = (1514 + fcsBytes + gapBytes) * 8 * 0.8
+	)
+	tests := map[string]struct {
+		tag uint16
+		in  float64 // ns from the first bit to the packet program's decision, without the cable
+		out float64 // ns from the last bit out of the coprocessor to the cable
+	}{
+		"a cage":        {tagF1, 1538 * 8, 0},
+		"a switch port": {tag1, 1538*8 + nsSwitch + 1542*0.8, nsSwitch},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := newRingHost(t, 1024, func(o *Options) { o.Latencies.Cable, o.Rates.Cage = delay, rate }).program(2032)
+			h.settled()
+			var decided, sent, came []uint64
+			h.c.SetTracer(func(s Step) {
+				switch s.Unit {
+				case UnitToHost:
+					decided = append(decided, s.End)
+				case UnitMACOut:
+					sent = append(sent, s.End)
+				}
+			})
+			h.wire(tc.tag).SetReceiver(func([]byte) { came = append(came, h.c.Now()) })
+
+			from := h.c.Now()
+			for i := range frames {
+				h.wire(tc.tag).Send(ipFrame(h.c, tc.tag, 1514, 1, uint32(i)))
+			}
+			h.advance(delay)
+			assert.Zero(t, len(decided), "the first bit is not there")
+			assert.InDelta(t, frames-delay.Seconds()*rate/(1538*8), h.wire(tc.tag).Backlog(), 1, "frames that the sender still has")
+			assert.False(t, h.c.Quiesced())
+			assert.NoError(t, h.c.CheckConservation())
+			h.settled()
+			require.Len(t, decided, frames)
+			cable := float64(cyclesOf(delay))
+			for i, at := range decided {
+				require.InDelta(t, (tc.in+nsToHost)*0.8+cable+float64(i)*line, at-from, 20, "frame %d", i)
+			}
+
+			h.send(tc.tag, make([]byte, 1514))
+			h.advance(delay)
+			require.Len(t, sent, 1)
+			assert.Empty(t, came)
+			assert.False(t, h.c.Quiesced())
+			assert.NoError(t, h.c.CheckConservation())
+			h.settled()
+			require.Len(t, came, 1)
+			assert.InDelta(t, tc.out*0.8+cable, came[0]-sent[0], 3)
+		})
+	}
+}
+
+// A reset of the coprocessor loses what is on the cables.
+func TestCableIsEmptyAfterReset(t *testing.T) {
+	h := newRingHost(t, 1024, func(o *Options) { o.Latencies.Cable = 10 * time.Millisecond }).program(2032)
+	h.settled()
+	came := 0
+	h.wire(tagF1).SetReceiver(func([]byte) { came++ })
+	h.wire(tagF1).Send(ipFrame(h.c, tagF1, 60, 1, 1))
+	h.send(tagF1, make([]byte, 60))
+	h.advance(time.Millisecond)
+	require.False(t, h.c.Quiesced())
+	h.c.Reboot()
+	h.advance(20 * time.Millisecond)
+	h.settled()
+	assert.Zero(t, came)
+	assert.Equal(t, WireStats{}, h.wire(tagF1).Stats())
+}
+
 // A2: what loses nothing to time ends the same whichever way time moves: frames on
 // the wires and in the rings, the 182 counters, and the registers.
 func TestSteppedAndFreeEndTheSame(t *testing.T) {

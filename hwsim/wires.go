@@ -51,6 +51,9 @@ type Wire struct {
 	ev      *event
 	stats   WireStats
 
+	cableIn  stage[*packet] // frames that have left the far side whole
+	cableOut stage[*packet]
+
 	smu     sync.Mutex // staged: frames sent that the card has not looked at
 	staged  []*packet
 	spare   []*packet
@@ -69,7 +72,9 @@ func newWire(c *Card, p board.Port) *Wire {
 		rate = c.o.Rates.SwitchPort
 	}
 	w.perByte = lineTime(rate)
-	w.ev = newEvent(flow, w.arrive)
+	w.ev = newEvent(flow, w.depart)
+	w.cableIn.init(c, false, w.arrive)
+	w.cableOut.init(c, false, w.leave)
 	w.room = sync.NewCond(&w.smu)
 	return w
 }
@@ -113,7 +118,7 @@ func (w *Wire) stage(p *packet) {
 	c.settle()
 }
 
-// Backlog returns how many frames were sent and have not reached the fast path.
+// Backlog returns how many frames were sent and are not on the wire whole.
 func (w *Wire) Backlog() int {
 	w.smu.Lock()
 	defer w.smu.Unlock()
@@ -330,18 +335,13 @@ func (w *Wire) enter(p *packet) bool {
 	return true
 }
 
-// arrive is the event of the port having a frame whole. The switch passes it on by
-// the uplink.
-func (w *Wire) arrive() {
+// depart is the event of a frame being on the cable whole.
+func (w *Wire) depart() {
 	c := w.c
 	n := 0
 	for ; n < c.batch() && w.queue.len() > 0 && (*w.queue.at(0)).due <= c.horizon; n++ {
 		p := w.queue.pop()
-		if w.port.BehindSwitch() {
-			c.switchIn.enter(p, c.uplinkTime(p, p.due))
-		} else {
-			c.enterFastPath(p, p.due)
-		}
+		w.cableIn.enter(p, p.due+c.lat.cable)
 	}
 	w.left(n)
 	if w.queue.len() > 0 {
@@ -349,11 +349,25 @@ func (w *Wire) arrive() {
 	}
 }
 
+// arrive is the port having a frame whole. The switch passes it on by the uplink.
+func (w *Wire) arrive(p *packet, at uint64) {
+	if w.port.BehindSwitch() {
+		w.c.switchIn.enter(p, w.c.uplinkTime(p, at))
+		return
+	}
+	w.c.enterFastPath(p, at)
+}
+
+// leave is the far side having a frame whole.
+func (w *Wire) leave(p *packet, _ uint64) { w.c.out.frames = append(w.c.out.frames, outFrame{w, p}) }
+
 // reset is a coprocessor reset: what is on the wire is lost.
 func (w *Wire) reset() {
 	w.c.takeStaged()
 	n := w.queue.len()
 	w.queue.reset()
+	w.cableIn.reset()
+	w.cableOut.reset()
 	w.inside = 0
 	w.c.agenda.disarm(w.ev)
 	w.left(n)

@@ -55,6 +55,10 @@ type DivertQueue struct {
 	Kind   string `json:"kind"`             // socket or tap-pair
 	State  string `json:"state"`            // absent, idle, busy, stalled
 	Engine string `json:"engine,omitempty"` // what the engine calls itself
+	PID    int    `json:"pid,omitempty"`    // of the engine's process, where the kernel tells
+	// SocketBuffer is that of the engine's socket, bytes, as the kernel tells it: twice
+	// what it was asked for.
+	SocketBuffer int `json:"socket_buffer,omitempty"`
 
 	Queued      int   `json:"queued"` // frames without a verdict
 	QueuedBytes int64 `json:"queued_bytes"`
@@ -70,13 +74,23 @@ type DivertQueue struct {
 	Counters map[string]uint64 `json:"counters"`
 }
 
+// DivertEngine is a queue and its engine in brief.
+type DivertEngine struct {
+	Queue  string `json:"queue"` // as DivertQueue.Name, and the next three
+	Kind   string `json:"kind"`
+	State  string `json:"state"`
+	Engine string `json:"engine,omitempty"`
+	Queued int    `json:"queued"`
+}
+
 // DivertPort is which frames of a port are inspected, by what, and what became of them.
 type DivertPort struct {
 	IfName string `json:"ifname"`
 	Label  string `json:"label"`
 	Frames string `json:"frames"` // all or filter
 	Engine string `json:"engine"` // socket or tap-pair
-	// Seen is the sum of all others but reordered and injected, at any moment.
+	// divert_seen is the sum of all others but divert_reordered and divert_injected, at
+	// any moment.
 	In  map[string]uint64 `json:"in"`  // from the wire to the host
 	Out map[string]uint64 `json:"out"` // from the host to the wire
 }

@@ -61,7 +61,7 @@ func printStatus(w io.Writer, s *client.Status) {
 	if s.CPU != nil {
 		cpu = fmt.Sprintf("; the process takes %.1f %% of a core", s.CPU.Percent)
 	}
-	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s%s\nports   %d of %d up\n%srestart %s\n\n", device, s.Rings, s.Workers, busy(s.Busy), cpu, s.PortsUp, s.PortsTotal, filters(s.Filters), restart(s.Restart))
+	fmt.Fprintf(w, "device  %s\nrings   %d, served by %d workers%s%s\nports   %d of %d up\n%s%srestart %s\n\n", device, s.Rings, s.Workers, busy(s.Busy), cpu, s.PortsUp, s.PortsTotal, filters(s.Filters), engineLines(s.Engines), restart(s.Restart))
 	table(w, func(row func(...any)) {
 		row("STAGE", "STATE", "TIME", "")
 		for _, g := range s.Stages {
@@ -165,6 +165,9 @@ func printPort(w io.Writer, p *client.PortView) {
 	}
 	for _, f := range p.Filters {
 		fmt.Fprintf(w, "filters %s %s\n", f.Direction, strings.Join(f.Filters, ", then "))
+	}
+	if d := p.Divert; d != nil {
+		fmt.Fprintln(w, divertMode(d.Frames, d.Engine))
 	}
 	if p.CardAddress != "" && p.CardAddress != p.Want.Address {
 		fmt.Fprintf(w, "the card's own address is %s\n", p.CardAddress)

@@ -128,7 +128,7 @@ func framesWord(all bool) string {
 
 // divertPort is what became of a port's frames, as documents have it.
 func divertPort(p board.Port, all bool, kind divert.Kind, counts [divert.Directions]divert.Counts) client.DivertPort {
-	out := client.DivertPort{IfName: p.Name, Label: p.Label, Frames: framesWord(all), Engine: kind.String(), In: map[string]uint64{}, Out: map[string]uint64{}}
+	out := client.DivertPort{IfName: p.Name, Label: p.Label, DivertMode: client.DivertMode{Frames: framesWord(all), Engine: kind.String()}, In: map[string]uint64{}, Out: map[string]uint64{}}
 	counts[divert.In].Each(func(name string, value uint64) { out.In[name] = value })
 	counts[divert.Out].Each(func(name string, value uint64) { out.Out[name] = value })
 	return out

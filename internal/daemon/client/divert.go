@@ -83,12 +83,17 @@ type DivertEngine struct {
 	Queued int    `json:"queued"`
 }
 
+// DivertMode is which frames of a port are inspected, and by what.
+type DivertMode struct {
+	Frames string `json:"frames"` // all or filter
+	Engine string `json:"engine"` // socket or tap-pair
+}
+
 // DivertPort is which frames of a port are inspected, by what, and what became of them.
 type DivertPort struct {
 	IfName string `json:"ifname"`
 	Label  string `json:"label"`
-	Frames string `json:"frames"` // all or filter
-	Engine string `json:"engine"` // socket or tap-pair
+	DivertMode
 	// divert_seen is the sum of all others but divert_reordered and divert_injected, at
 	// any moment.
 	In  map[string]uint64 `json:"in"`  // from the wire to the host

@@ -85,9 +85,11 @@ type Status struct {
 	PortsUp    int          `json:"ports_up"`          // provisioned and shown to the kernel
 	PortsTotal int          `json:"ports_total"`       // of the board
 	Filters    []string     `json:"filters,omitempty"` // names of those that are linked somewhere
-	Restart    Restart      `json:"restart"`           // what one would cost here and now
-	Stages     []Stage      `json:"stages"`
-	Warnings   []string     `json:"warnings"`
+	// Engines has the queues of inspection that frames may come to.
+	Engines  []DivertEngine `json:"engines,omitempty"`
+	Restart  Restart        `json:"restart"` // what one would cost here and now
+	Stages   []Stage        `json:"stages"`
+	Warnings []string       `json:"warnings"`
 }
 
 // Restart is what the end of the daemon by a signal, by force or by an upgrade, and its
@@ -181,6 +183,8 @@ type PortView struct {
 	NetAgent  PortValues `json:"netagent"`  // address and link as last read; the rest cannot be read, and is what it was told
 
 	Filters []FilterOrder `json:"filters,omitempty"` // that judge its frames, by direction
+
+	Divert *DivertMode `json:"divert,omitempty"` // absent: only what filters divert, by sockets
 
 	PutBack  uint64   `json:"put_back"` // changes of the interface that were taken back
 	Repaired uint64   `json:"repaired"` // times that the card was found to have something else, or to have forgotten it

@@ -24,9 +24,12 @@ type outward struct {
 	head    frame.Packet
 }
 
-// Drop implements port.Filter.
-func (o *outward) Drop(p board.Port, b []byte) bool {
-	return o.filters.Judge(transmitShard, p.Index, pfil.Out, b, len(b), &o.head) == pfil.Drop
+// Judge implements port.Filter.
+func (o *outward) Judge(p board.Port, b []byte) port.Outcome {
+	if o.filters.Judge(transmitShard, p.Index, pfil.Out, b, len(b), &o.head) == pfil.Drop {
+		return port.Drop
+	}
+	return port.Pass
 }
 
 // Leave implements port.Filter.

@@ -16,6 +16,7 @@ import (
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/frame"
 	"oxpd/internal/pfil"
+	"oxpd/internal/port"
 	"oxpd/ring"
 	"oxpd/rpc"
 )
@@ -107,11 +108,11 @@ func TestFanoutAsksFilters(t *testing.T) {
 			assert.Equal(t, 14, header(&head), "the header is read once")
 			assert.Equal(t, ring.Pass, f.Judge(7, b, 60, uint16(board.ByIndex(9).Tag), &frame.Packet{}), "another port")
 			f.Leave(7)
-			assert.False(t, out.Drop(p, b), "another way")
+			assert.Equal(t, port.Pass, out.Judge(p, b), "another way")
 			out.Leave()
 			require.NoError(t, filters.Unlink("x", []board.Port{p}, pfil.In))
 			require.NoError(t, filters.Link("x", []board.Port{p}, pfil.Out))
-			assert.Equal(t, tc.want == ring.Drop, out.Drop(p, b))
+			assert.Equal(t, tc.want == ring.Drop, out.Judge(p, b) == port.Drop)
 			out.Leave()
 			require.NoError(t, filters.Unlink("x", []board.Port{p}, pfil.Out))
 		})

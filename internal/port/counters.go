@@ -4,11 +4,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"oxpd/internal/frame"
 )
 
-// Shards is how many callers of Receive count without sharing a cache line: one
-// per output queue.
-const Shards = 8
+// Callers of Receive count without sharing a cache line: each output queue, and behind
+// them engines that let frames go on.
+const (
+	QueueShards  = 8
+	EngineShards = 8
+	Shards       = QueueShards + EngineShards
+)
 
 // Disposition is what became of a received frame. Each frame has exactly one.
 type Disposition uint8
@@ -62,8 +68,31 @@ type txCounters struct {
 	malformed, toolong uint64
 	filtered           uint64
 	filteredBytes      uint64
-	closed, gone       uint64
+	closed, gone, full uint64
 	errors             uint64
+}
+
+// lose adds frames to one of the counters.
+func (tx *txCounters) lose(counter *uint64, frames int) {
+	tx.mu.Lock()
+	*counter += uint64(frames)
+	tx.mu.Unlock()
+}
+
+// measure tells whether a frame may be sent from a slot of so many bytes, by an MTU, and
+// counts one that may not. A frame that fills the slot may have been cut. known is the
+// length of its Ethernet header with VLAN tags, 0 when nobody has read it.
+func (tx *txCounters) measure(b []byte, slotBytes, mtu, known int) bool {
+	n := len(b)
+	if n < frame.HeaderSize {
+		tx.malformed++
+		return false
+	}
+	if n >= slotBytes || n > mtu+frame.HeaderSize && n > mtu+header(b, known) {
+		tx.toolong++
+		return false
+	}
+	return true
 }
 
 // kernelDrops follows a number that starts at 0 with each new interface.
@@ -150,12 +179,13 @@ type Stats struct {
 	TapDown, TapErr    uint64
 
 	TxPackets, TxBytes uint64
-	TxDrops            uint64 // the sum of the next five
+	TxDrops            uint64 // the sum of the next six
 	TxPfilDropped      uint64 // by the Filter
 	TxMalformed        uint64 // shorter than an Ethernet header
 	TxTooLong          uint64 // above the limit and its VLAN tags
 	TxClosed           uint64 // in the TAP's queue when the port was closed
-	TxGone             uint64 // in the TAP's queue when the card was lost, or came back
+	TxGone             uint64 // in the TAP's queue when the card was lost, or came back; or sent on by an engine without a card
+	TxRingFull         uint64 // sent on by an engine while the card's queue had been full for 20 ms
 
 	TxPfilDroppedBytes uint64 // of the frames in TxPfilDropped
 
@@ -191,10 +221,11 @@ func (c *Counters) Stats() Stats {
 	c.tx.mu.Lock()
 	s.TxPackets, s.TxBytes = c.tx.packets, c.tx.bytes
 	s.TxMalformed, s.TxTooLong, s.TxClosed, s.TxGone = c.tx.malformed, c.tx.toolong, c.tx.closed, c.tx.gone
+	s.TxRingFull = c.tx.full
 	s.TxPfilDropped, s.TxPfilDroppedBytes = c.tx.filtered, c.tx.filteredBytes
 	s.TapReadErrors = c.tx.errors
 	c.tx.mu.Unlock()
-	s.TxDrops = s.TxPfilDropped + s.TxMalformed + s.TxTooLong + s.TxClosed + s.TxGone
+	s.TxDrops = s.TxPfilDropped + s.TxMalformed + s.TxTooLong + s.TxClosed + s.TxGone + s.TxRingFull
 	s.TapKernelDropped = c.kernel.total()
 	s.QuiesceWaits = c.waits.waits.Load()
 	s.QuiesceLongest = uint64(time.Duration(c.waits.longest.Load())+time.Microsecond-1) / uint64(time.Microsecond)
@@ -207,7 +238,8 @@ func (s Stats) RxFrames() uint64 {
 	return s.RxPackets + s.RxMalformed + s.RxTooLong + s.RxNoBuf + s.TapDown + s.TapErr
 }
 
-// TxFrames is every frame that was read from the interface.
+// TxFrames is every frame that was read from the interface, but for those that the Filter
+// has taken and that have not come back by Send.
 func (s Stats) TxFrames() uint64 { return s.TxPackets + s.TxDrops }
 
 // Each calls fn with each counter and its name, in a fixed order.
@@ -227,6 +259,7 @@ func (s Stats) Each(fn func(name string, value uint64)) {
 	fn("tx_toolong", s.TxTooLong)
 	fn("tx_closed", s.TxClosed)
 	fn("tx_gone", s.TxGone)
+	fn("tx_ring_full", s.TxRingFull)
 	fn("tx_pfil_dropped_bytes", s.TxPfilDroppedBytes)
 	fn("tap_read_errors", s.TapReadErrors)
 	fn("tap_kernel_dropped", s.TapKernelDropped)

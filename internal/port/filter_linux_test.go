@@ -24,14 +24,17 @@ type sieve struct {
 
 func (s *sieve) Leave() { s.inside = false }
 
-func (s *sieve) Drop(p board.Port, b []byte) bool {
+func (s *sieve) Judge(p board.Port, b []byte) Outcome {
 	if !s.inside {
 		s.inside = true
 		s.turns++
 	}
 	s.asked = append(s.asked, len(b))
 	s.ports[p.Name]++
-	return b[len(b)-1]&1 == 1
+	if b[len(b)-1]&1 == 1 {
+		return Drop
+	}
+	return Pass
 }
 
 // marked is a frame that the sieve drops, or not.
@@ -126,8 +129,8 @@ func TestFilterDropsAllOfOnePort(t *testing.T) {
 // evens is a filter that costs nothing.
 type evens struct{ n int }
 
-func (e *evens) Drop(board.Port, []byte) bool { e.n++; return e.n&1 == 0 }
-func (*evens) Leave()                         {}
+func (e *evens) Judge(board.Port, []byte) Outcome { e.n++; return []Outcome{Drop, Pass}[e.n&1] }
+func (*evens) Leave()                             {}
 
 func TestFilteringAllocatesNothing(t *testing.T) {
 	ns := newNS(t)

@@ -368,7 +368,7 @@ func (c *Counters) unlock() {
 // call, no allocation up to eight pieces. The pieces are the caller's again
 // when it returns. header is the length of the frame's Ethernet header with its VLAN
 // tags when somebody has read it, 0 when nobody has. Each concurrent caller uses its
-// own shard, 0 to Shards-1.
+// own shard, 0 to Shards-1; one that is shared is waited for.
 func (p *Port) Receive(shard int, pieces [][]byte, header int) Disposition {
 	n := 0
 	for _, b := range pieces {
@@ -387,11 +387,9 @@ func (p *Port) Receive(shard int, pieces [][]byte, header int) Disposition {
 
 // deliver decides and writes. n is the frame's length. Called with a shard's lock.
 func (p *Port) deliver(pieces [][]byte, n, header int) Disposition {
-	switch mtu := p.Limit(); {
-	case n < frame.HeaderSize:
-		return Malformed
-	case n > mtu+frame.HeaderSize && n > mtu+headerBytes(pieces, header):
-		return TooLong
+	switch d := p.measure(pieces, n, header); {
+	case d != Delivered:
+		return d
 	case p.closed.Load():
 		return TapDown
 	}
@@ -416,6 +414,26 @@ func (p *Port) deliver(pieces [][]byte, n, header int) Disposition {
 		}
 	}
 }
+
+// measure is what a frame's length makes of it; Delivered when it may be delivered.
+func (p *Port) measure(pieces [][]byte, n, header int) Disposition {
+	switch mtu := p.Limit(); {
+	case n < frame.HeaderSize:
+		return Malformed
+	case n > mtu+frame.HeaderSize && n > mtu+headerBytes(pieces, header):
+		return TooLong
+	}
+	return Delivered
+}
+
+// Fits tells whether a frame of n bytes has the length of one that the port takes, by
+// the limit that holds now. header is as Receive has it.
+func (p *Port) Fits(pieces [][]byte, n, header int) bool {
+	return p.measure(pieces, n, header) == Delivered
+}
+
+// Strand counts frames that were to be sent while there is no card: tx_gone.
+func (p *Port) Strand(frames int) { p.counters.tx.lose(&p.counters.tx.gone, frames) }
 
 // headerBytes is the length of the frame's Ethernet header with its VLAN tags,
 // two at most; known is it, when it is not 0.

@@ -24,6 +24,11 @@ const (
 	// rate on record (datapath.md 6.2), of 9,014 bytes 2 ms.
 	fullWait    = 50 * time.Microsecond
 	fullWaitMax = time.Millisecond
+
+	// sendPatience is how long the queue may have been full before frames that Send has
+	// are dropped: they cannot be left where they are. It empties in 18 ms at the lowest
+	// rate on record (datapath.md 6.2).
+	sendPatience = 20 * time.Millisecond
 )
 
 // Slots is the card's transmit queue.
@@ -38,18 +43,28 @@ type Slots interface {
 	Reap()                             // free what the card has finished with
 }
 
+// Outcome is what a Filter does with a frame.
+type Outcome uint8
+
+// Outcomes.
+const (
+	Pass Outcome = iota // it goes on to the card
+	Drop                // it ends here, and the port counts it
+	Take                // the filter has a copy of it, or has dropped and counted it; what goes on later comes by Send
+)
+
 // Filter decides about frames on their way to the card, where they were read, before
 // a slot is taken for them. Leave is called after each port's turn.
 type Filter interface {
-	Drop(p board.Port, frame []byte) bool // keeps nothing of frame
+	Judge(p board.Port, frame []byte) Outcome // keeps nothing of frame
 	Leave()
 }
 
 // passAll is the filter of a transmitter that was given none.
 type passAll struct{}
 
-func (passAll) Drop(board.Port, []byte) bool { return false }
-func (passAll) Leave()                       {}
+func (passAll) Judge(board.Port, []byte) Outcome { return Pass }
+func (passAll) Leave()                           {}
 
 // Clock is the time that waits for a full queue take.
 type Clock interface {
@@ -81,7 +96,8 @@ type Transmitter struct {
 	ports map[int32]*Port
 	next  int32
 
-	pending   int // committed, not flushed
+	pending   int           // committed, not flushed
+	waited    time.Duration // by Send, since it last found a free slot; with the slots' lock
 	bursts    atomic.Uint64
 	fullWaits atomic.Uint64
 }
@@ -244,28 +260,111 @@ func (t *Transmitter) turn(p *Port, budget int) (left int, full bool) {
 			return 0, false
 		}
 		budget--
-		switch mtu := p.Limit(); {
-		case n < frame.HeaderSize:
-			tx.malformed++
-			continue
-		case n == len(buf), n > mtu+frame.HeaderSize && n > mtu+header(buf[:n]):
-			tx.toolong++
+		if !tx.measure(buf[:n], len(buf), p.Limit(), 0) {
 			continue
 		}
-		if t.filter.Drop(p.port, buf[:n]) {
+		//exhaustive:enforce
+		switch t.filter.Judge(p.port, buf[:n]) {
+		case Drop:
 			tx.filtered++
 			tx.filteredBytes += uint64(n)
-			continue
-		}
-		t.slots.Commit(uint16(p.port.Tag), n)
-		tx.packets++
-		tx.bytes += uint64(n)
-		if t.pending++; t.pending == burst {
-			t.flush()
-			t.slots.Reap()
+		case Pass:
+			t.commit(p, n)
+		case Take:
 		}
 	}
 	return budget, false
+}
+
+// commit makes the reserved slot, with a frame of n bytes in it, the next to be sent.
+// Called in the port's turn.
+func (t *Transmitter) commit(p *Port, n int) {
+	t.slots.Commit(uint16(p.port.Tag), n)
+	p.counters.tx.packets++
+	p.counters.tx.bytes += uint64(n)
+	if t.pending++; t.pending == burst {
+		t.flush()
+		t.slots.Reap()
+	}
+}
+
+// Passed is a frame that the Filter had taken and that goes on.
+type Passed struct {
+	Frame  []byte // the caller's
+	Header int    // length of its Ethernet header with VLAN tags, 0 when nobody has read it
+}
+
+// Send puts frames of a port into the card's queue, in order, and returns when the card
+// knows of them. Each is measured against the limit that holds now; those of a closed
+// port are counted as tx_closed. While the queue is full Send waits, and once it has
+// been full for 20 ms the rest is dropped, as is what comes while it stays so:
+// tx_ring_full. Safe for concurrent use, whether Run runs or not.
+func (t *Transmitter) Send(ctx context.Context, p *Port, frames []Passed) {
+	for {
+		frames = frames[t.send(p, frames):]
+		if len(frames) == 0 {
+			return
+		}
+		if !t.patient(ctx) {
+			p.counters.tx.lose(&p.counters.tx.full, len(frames))
+			return
+		}
+	}
+}
+
+// send posts frames until the queue is full and returns how many have met their end.
+func (t *Transmitter) send(p *Port, frames []Passed) int {
+	tx := &p.counters.tx
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if p.closed.Load() {
+		tx.closed += uint64(len(frames))
+		return len(frames)
+	}
+	t.slots.Lock()
+	defer t.slots.Unlock()
+	defer t.flush()
+	for i := range frames {
+		f := &frames[i]
+		buf := t.slots.Reserve()
+		if buf == nil {
+			return i
+		}
+		t.waited = 0
+		if tx.measure(f.Frame, len(buf), p.Limit(), f.Header) {
+			t.commit(p, copy(buf, f.Frame))
+		}
+	}
+	return len(frames)
+}
+
+// patient waits for a free slot and tells whether there is one. How long it waits is
+// counted over all callers: none of them waits for a queue that stands still.
+func (t *Transmitter) patient(ctx context.Context) bool {
+	t.fullWaits.Add(1)
+	for wait := fullWait; ; wait = min(2*wait, fullWaitMax) {
+		free, waited := t.free(wait)
+		if free {
+			return true
+		}
+		if waited >= sendPatience || t.clock.Sleep(ctx, wait) != nil {
+			return false
+		}
+	}
+}
+
+// free looks for a free slot. When there is none it returns how long Send has waited
+// for one, before the wait that comes.
+func (t *Transmitter) free(wait time.Duration) (free bool, waited time.Duration) {
+	t.slots.Lock()
+	defer t.slots.Unlock()
+	t.slots.Reap()
+	if t.slots.Reserve() != nil {
+		return true, 0
+	}
+	waited = t.waited
+	t.waited = min(waited+wait, sendPatience)
+	return false, waited
 }
 
 // flush rings the doorbell if there is a reason. Called with the slots locked.
@@ -309,7 +408,10 @@ func (t *Transmitter) lost(p *Port, err error) {
 }
 
 // header is headerBytes of a frame in one piece.
-func header(b []byte) int {
+func header(b []byte, known int) int {
+	if known > 0 {
+		return known
+	}
 	h, ok := frame.Parse(b)
 	if !ok {
 		return frame.HeaderSize

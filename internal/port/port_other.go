@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 )
 
 // openTAP returns errors.ErrUnsupported.
@@ -35,3 +36,27 @@ func again(error) bool       { return false }
 func gone(error) bool        { return false }
 func short(error) bool       { return false }
 func removed(error) bool     { return false }
+
+// Inline is two TAP interfaces, which only Linux has in this form.
+type Inline struct{}
+
+// OpenInline returns errors.ErrUnsupported.
+func OpenInline(InlineConfig) (*Inline, error) { return nil, errors.ErrUnsupported }
+
+// Files are none.
+func (*Inline) Files() [2]*os.File { return [2]*os.File{} }
+
+// MTU is 0.
+func (*Inline) MTU() int { return 0 }
+
+// SetMTU returns errors.ErrUnsupported.
+func (*Inline) SetMTU(int) error { return errors.ErrUnsupported }
+
+// Watch returns errors.ErrUnsupported.
+func (*Inline) Watch(context.Context) error { return errors.ErrUnsupported }
+
+// Attached returns errors.ErrUnsupported.
+func (*Inline) Attached() (bool, error) { return false, errors.ErrUnsupported }
+
+// Close returns errors.ErrUnsupported.
+func (*Inline) Close() error { return errors.ErrUnsupported }

@@ -1,0 +1,212 @@
+package port
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"oxpd/internal/board"
+	"oxpd/internal/sys"
+)
+
+// packetSockets lists the packet sockets of the reading thread's namespace.
+const packetSockets = "/proc/thread-self/net/packet"
+
+// Inline is two TAP interfaces with an inspection engine between them. Safe for
+// concurrent use.
+type Inline struct {
+	cfg   InlineConfig
+	log   *slog.Logger
+	sides [2]inlineSide
+
+	mu     sync.Mutex // the interfaces' settings
+	mtu    int
+	closed bool
+}
+
+type inlineSide struct {
+	name string
+	file *os.File
+	link *netlinkLink
+}
+
+// OpenInline makes the two interfaces: up, of one MTU, without ARP and IPv6, so that the
+// host's own network answers nothing there. Errors: sys.ErrExists, the kernel's.
+func OpenInline(cfg InlineConfig) (*Inline, error) {
+	if err := board.CheckMTU(cfg.MTU); err != nil {
+		return nil, fmt.Errorf("port: open %s and %s: %w", cfg.Names[0], cfg.Names[1], err)
+	}
+	i := &Inline{cfg: cfg, log: cfg.Log, mtu: cfg.MTU}
+	if i.log == nil {
+		i.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	for s, name := range cfg.Names {
+		t, l, err := openLink(name, cfg.NetNS)
+		if err != nil {
+			i.close()
+			return nil, err
+		}
+		i.sides[s] = inlineSide{name: name, file: t.File(), link: l}
+	}
+	if err := i.prepare(); err != nil {
+		i.close()
+		return nil, fmt.Errorf("port: open %s and %s: %w", cfg.Names[0], cfg.Names[1], err)
+	}
+	return i, nil
+}
+
+// prepare sets everything before the interfaces come up.
+func (i *Inline) prepare() error {
+	for _, s := range i.sides {
+		if err := s.link.setMTU(i.mtu); err != nil {
+			return err
+		}
+		if err := s.link.setFlag(unix.IFF_NOARP, true); err != nil {
+			return err
+		}
+		err := sys.InNetNS(i.cfg.NetNS, func() error {
+			// Without IPv6 in the kernel there is no such file.
+			return errors.Join(setting("ipv6/conf/"+s.name+"/disable_ipv6"), setting("ipv4/conf/"+s.name+"/rp_filter"))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, s := range i.sides {
+		if err := s.link.setUp(true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setting switches one of the kernel's network settings on.
+func setting(name string) error {
+	err := os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Files are the interfaces' files on the runtime's poller, in the order of the names: one
+// frame a call. They are closed by Close.
+func (i *Inline) Files() [2]*os.File { return [2]*os.File{i.sides[0].file, i.sides[1].file} }
+
+// MTU is the one that both interfaces have, or are to have.
+func (i *Inline) MTU() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.mtu
+}
+
+// SetMTU sets both interfaces' MTU, or neither's: when the second refuses, the first is
+// put back. Errors: *board.MTURangeError, ErrClosed, ErrRemoved, the kernel's.
+func (i *Inline) SetMTU(mtu int) error {
+	err := board.CheckMTU(mtu)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err == nil && i.closed {
+		err = ErrClosed
+	}
+	if err == nil {
+		err = i.setBoth(mtu)
+	}
+	if removed(err) {
+		err = fmt.Errorf("%w: %w", ErrRemoved, err)
+	}
+	if err != nil {
+		return fmt.Errorf("port: set MTU of %s and %s: %w", i.sides[0].name, i.sides[1].name, err)
+	}
+	return nil
+}
+
+func (i *Inline) setBoth(mtu int) error {
+	if err := i.sides[0].link.setMTU(mtu); err != nil {
+		return err
+	}
+	if err := i.sides[1].link.setMTU(mtu); err != nil {
+		return errors.Join(err, i.sides[0].link.setMTU(i.mtu))
+	}
+	i.mtu = mtu
+	return nil
+}
+
+// Watch puts back an MTU that somebody else has set, and says so, until ctx ends, which
+// is no error.
+func (i *Inline) Watch(ctx context.Context) error {
+	mine := func(index int) bool { return index == i.sides[0].link.index || index == i.sides[1].link.index }
+	err := Watch(ctx, WatchConfig{NetNS: i.cfg.NetNS, Filter: mine}, func(l Link) {
+		if !l.Gone {
+			i.putBack(l)
+		}
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// putBack looks at the interface as it is now: what was reported may have been one of ours
+// on its way.
+func (i *Inline) putBack(l Link) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return
+	}
+	for s := range i.sides {
+		side := &i.sides[s]
+		if side.link.index != l.Index {
+			continue
+		}
+		now, err := side.link.state()
+		if err != nil || now.MTU == i.mtu {
+			continue
+		}
+		err = side.link.setMTU(i.mtu)
+		i.log.Warn("somebody set the MTU of an inspection interface: it is that of its port", "interface", side.name, "found", now.MTU, "put_back", i.mtu, "err", err)
+	}
+}
+
+// Attached tells whether a packet socket, which is how engines read an interface, is open
+// on both.
+func (i *Inline) Attached() (bool, error) {
+	var text []byte
+	err := sys.InNetNS(i.cfg.NetNS, func() (err error) {
+		text, err = os.ReadFile(packetSockets)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("port: look for packet sockets: %w", err)
+	}
+	have := packetIndexes(text)
+	return have[i.sides[0].link.index] && have[i.sides[1].link.index], nil
+}
+
+// Close removes both interfaces.
+func (i *Inline) Close() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
+		return ErrClosed
+	}
+	return i.close()
+}
+
+func (i *Inline) close() (err error) {
+	i.closed = true
+	for _, s := range i.sides {
+		if s.file != nil {
+			err = errors.Join(err, s.file.Close(), s.link.close())
+		}
+	}
+	return err
+}

@@ -63,6 +63,7 @@ type probe struct {
 	number uint64 // of it, counted from 1
 	mark   uint64 // flights below left before it
 	sent   time.Duration
+	first  time.Duration // when the first was sent of those that nothing has come back since
 	out    bool
 	ever   bool // one came back
 }
@@ -225,6 +226,9 @@ func (p *Pair) due(now time.Duration) (probes []Direction) {
 			continue
 		}
 		w.asked = true
+		if !w.probe.out || w.lastBack >= w.probe.first {
+			w.probe.first = now
+		}
 		w.probe.number++
 		w.probe.mark, w.probe.sent, w.probe.out = w.high, now, true
 		p.stats.Probes++
@@ -241,7 +245,7 @@ func (p *Pair) silent(now time.Duration) bool {
 	stall := p.cfg.Queue.Settings().Stall
 	for d := range p.ways {
 		w := &p.ways[d]
-		since, waits := w.probe.sent, w.probe.out
+		since, waits := w.probe.first, w.probe.out
 		if !w.probe.ever {
 			since, waits = w.unanswered()
 		}

@@ -188,6 +188,49 @@ func TestPairStalls(t *testing.T) {
 	assert.Equal(t, uint64(1), r.Queue.Stats().Events.Stalls)
 }
 
+// clockAt is a clock that a test sets.
+type clockAt time.Duration
+
+func (c *clockAt) Now() time.Duration { return time.Duration(*c) }
+
+func (c *clockAt) Sleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
+
+// A probe that is not back after stall-ms is sent again. That must not put off what its
+// absence says of the engine; what comes back meanwhile does.
+func TestPairSilence(t *testing.T) {
+	const stall = time.Second
+	for _, c := range []struct {
+		name   string
+		back   time.Duration // when a frame comes back, 0: never
+		silent time.Duration // when the engine is first taken for one that has stopped
+	}{
+		{"nothing comes back", 0, stall},
+		{"a frame comes back, and then nothing", stall / 2, 2 * stall},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := Defaults()
+			s.Stall = stall
+			now := new(clockAt)
+			q := NewQueue(QueueConfig{Settings: s, Outlet: &lockedGone{}, Clock: now, Pair: true})
+			p := NewPair(PairConfig{Queue: q, Clock: now})
+			p.attached = true
+			w := &p.ways[In]
+			w.probe.ever = true
+			p.left([]Ticket{{ID: 1, Frame: udp(1, 100, 'A')}, {ID: 2, Frame: udp(2, 100, 'A')}})
+			const start, step = 10 * time.Millisecond, 10 * time.Millisecond
+			at := time.Duration(0)
+			for ; at <= 4*stall && !p.silent(time.Duration(*now)); at += step {
+				*now = clockAt(start + at)
+				p.due(time.Duration(*now)) // as often as Pair.write does, and before watch
+				if at == c.back && at > 0 {
+					p.back(In, udp(1, 100, 'A'), new(returned))
+				}
+			}
+			assert.Equal(t, c.silent, at-step)
+		})
+	}
+}
+
 func TestLane(t *testing.T) {
 	l := newLane()
 	a, b := udp(1, 200, 'a'), udp(1, 200, 'b') // one key, other contents

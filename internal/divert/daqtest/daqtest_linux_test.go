@@ -24,7 +24,7 @@ const (
 	ethernet, udpAt, payloadAt = 14, 34, 42
 
 	// hang is a guard; nothing is measured with it.
-	hang = time.Minute
+	hang = 45 * time.Second
 	// quiet is how long nothing comes out of a TAP to which nothing comes any more.
 	quiet = 200 * time.Millisecond
 	// lot is how many frames are under way at once.

@@ -126,7 +126,7 @@ func marked(b []byte) []byte {
 	return b
 }
 
-func TestPair(t *testing.T) {
+func TestPairDecides(t *testing.T) {
 	r := newPairRig(t, func(s *Settings) { s.Stall = MaxStall })
 	assert.Equal(t, Lost, r.offer(In, udp(1, 100, 'A')))
 	r.engine(marked)
@@ -249,6 +249,11 @@ func TestLane(t *testing.T) {
 		assert.Equal(t, want.what, what)
 		assert.Equal(t, want.id, id)
 	}
+	other := make([]byte, 200) // no IP header says how long it was
+	l.left(5004, other, 0)
+	what, id := l.back(other[:199])
+	assert.Equal(t, backShort, what)
+	assert.Equal(t, uint64(5004), id)
 	l.forget(time.Hour, time.Minute)
 	assert.Empty(t, l.keys)
 	assert.Equal(t, l.low, l.high)

@@ -318,7 +318,8 @@ func (q *Queue) Take(dst []Ticket) int {
 }
 
 // Sent gives the memory of tickets back. The first n went to the engine; the others, of
-// those that nothing was decided about, are next again.
+// those that nothing was decided about, are next again: nothing that was taken after them
+// may have gone.
 func (q *Queue) Sent(tickets []Ticket, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -264,3 +264,18 @@ func TestParseSize(t *testing.T) {
 		assert.Equal(t, ok, CheckBufferSize(n) == nil, n)
 	}
 }
+
+// The number of an id can be guessed, its frame not.
+func TestGuessedID(t *testing.T) {
+	r := newRig(t, nil)
+	r.Attach()
+	r.offer(udp(1, 100, 0))
+	id := r.take(1)[0]
+	r.offer(udp(1, 100, 1))
+	next := id + 1<<slotBits
+	for slot := range uint64(4) {
+		r.Settle([]Verdict{{ID: next&^slotMask | slot, Code: CodeAccept}})
+	}
+	assert.Empty(t, r.out.frames)
+	assert.NotZero(t, r.Stats().Events.Unknown)
+}

@@ -9,8 +9,6 @@ import (
 )
 
 const (
-	keyBytes   = 64      // of a frame that its key is made of
-	chainLooks = 64      // frames of one key that are compared
 	flightMost = 1 << 17 // remembered frames of a lane: those without a verdict, and late ones
 	flightLife = 10      // stall times that a frame is remembered
 )
@@ -26,33 +24,44 @@ const (
 	backInjected             // no frame that left
 )
 
+// What a frame that comes back is known by.
+const (
+	byAll  = iota // all of its bytes
+	byHead        // its headers, without what an engine that changes a frame has to change
+	manners
+)
+
 // flight is a frame that was written to one interface of a pair.
 type flight struct {
 	id   uint64
-	key  uint64
-	full uint64 // hash of all of it
 	at   time.Duration
-	next uint64 // number of the next one of the same key, 0: none
+	ties [manners]tie
 	n    int32
 	over bool // it came back
 }
 
-// chain is the flights of one key, oldest first.
+// tie is a hash, and a flight's place among those that have the same.
+type tie struct{ hash, before, next uint64 } // numbers of flights, 0: none
+
+// chain is the flights of one hash, oldest first.
 type chain struct{ first, last uint64 }
 
 // lane is one direction of a pair: what was written to the one interface and has not come
-// back at the other. Frames are known by their contents: the key is a hash of their
-// beginning, which a cut does not change. Not safe for concurrent use.
+// back at the other. Not safe for concurrent use.
 type lane struct {
 	seed maphash.Seed
 	ring []flight // by number, a power of two
 	low  uint64   // the oldest number, from 1
 	high uint64   // the next
-	keys map[uint64]chain
+	keys [manners]map[uint64]chain
 }
 
 func newLane() *lane {
-	return &lane{seed: maphash.MakeSeed(), ring: make([]flight, chunk), low: 1, high: 1, keys: map[uint64]chain{}}
+	l := &lane{seed: maphash.MakeSeed(), ring: make([]flight, chunk), low: 1, high: 1}
+	for m := range l.keys {
+		l.keys[m] = map[uint64]chain{}
+	}
+	return l
 }
 
 func (l *lane) at(number uint64) *flight { return &l.ring[number&uint64(len(l.ring)-1)] }
@@ -62,17 +71,50 @@ func (l *lane) left(id uint64, b []byte, now time.Duration) {
 	if l.high-l.low == uint64(len(l.ring)) {
 		l.grow()
 	}
-	key := maphash.Bytes(l.seed, b[:min(len(b), keyBytes)])
-	*l.at(l.high) = flight{id: id, key: key, full: maphash.Bytes(l.seed, b), at: now, n: int32(len(b))}
-	c, ok := l.keys[key]
-	if ok {
-		l.at(c.last).next = l.high
-	} else {
-		c.first = l.high
+	f := l.at(l.high)
+	*f = flight{id: id, at: now, n: int32(len(b))}
+	f.ties[byAll].hash, f.ties[byHead].hash = maphash.Bytes(l.seed, b), headHash(l.seed, b)
+	for m := range f.ties {
+		l.chain(m, f, l.high)
 	}
-	c.last = l.high
-	l.keys[key] = c
 	l.high++
+}
+
+// chain puts a flight behind those of its hash.
+func (l *lane) chain(m int, f *flight, number uint64) {
+	k := &f.ties[m]
+	c, ok := l.keys[m][k.hash]
+	if ok {
+		k.before = c.last
+		l.at(c.last).ties[m].next = number
+	} else {
+		c.first = number
+	}
+	c.last = number
+	l.keys[m][k.hash] = c
+}
+
+// unchain takes a flight out of those of its hashes.
+func (l *lane) unchain(f *flight) {
+	for m := range f.ties {
+		k := f.ties[m]
+		if k.before == 0 && k.next == 0 {
+			delete(l.keys[m], k.hash)
+			continue
+		}
+		c := l.keys[m][k.hash]
+		if k.before == 0 {
+			c.first = k.next
+		} else {
+			l.at(k.before).ties[m].next = k.next
+		}
+		if k.next == 0 {
+			c.last = k.before
+		} else {
+			l.at(k.next).ties[m].before = k.before
+		}
+		l.keys[m][k.hash] = c
+	}
 }
 
 // grow doubles the ring, or forgets the oldest when it is as large as it gets.
@@ -97,65 +139,90 @@ func (l *lane) forget(now, age time.Duration) {
 
 func (l *lane) forgetOne() {
 	if f := l.at(l.low); !f.over {
-		l.unchain(f.key, l.low)
+		l.unchain(f)
 	}
 	l.low++
 }
 
-// unchain takes a flight out of those of its key.
-func (l *lane) unchain(key, number uint64) {
-	c := l.keys[key]
-	before := uint64(0)
-	for n := c.first; n != number; n = l.at(n).next {
-		before = n
+// back finds the frame that came back as b: one that is the same, otherwise one of the
+// same headers, the oldest of several.
+func (l *lane) back(b []byte) (what back, id uint64) {
+	if c, ok := l.keys[byAll][maphash.Bytes(l.seed, b)]; ok {
+		return backSame, l.took(c)
 	}
-	next := l.at(number).next
+	c, ok := l.keys[byHead][headHash(l.seed, b)]
 	switch {
-	case before != 0:
-		l.at(before).next = next
-	default:
-		c.first = next
+	case !ok && cut(b):
+		return backCut, 0
+	case !ok:
+		return backInjected, 0
+	case len(b) < int(l.at(c.first).n):
+		return backShort, l.took(c)
 	}
-	if c.last == number {
-		c.last = before
-	}
-	if c.first == 0 {
-		delete(l.keys, key)
-		return
-	}
-	l.keys[key] = c
+	return backReplaced, l.took(c)
 }
 
-// back finds the frame that came back as b: of several with one beginning the one that
-// is the same, otherwise the oldest.
-func (l *lane) back(b []byte) (what back, id uint64) {
-	key := maphash.Bytes(l.seed, b[:min(len(b), keyBytes)])
-	c, ok := l.keys[key]
-	if !ok {
-		if cut(b) {
-			return backCut, 0
-		}
-		return backInjected, 0
-	}
-	full, found := maphash.Bytes(l.seed, b), c.first
-	for n, looks := c.first, 0; n != 0 && looks < chainLooks; n, looks = l.at(n).next, looks+1 {
-		if f := l.at(n); f.full == full && int(f.n) == len(b) {
-			found = n
-			break
-		}
-	}
-	f := l.at(found)
+// took takes the oldest of a chain as one that came back.
+func (l *lane) took(c chain) (id uint64) {
+	f := l.at(c.first)
 	f.over = true
-	l.unchain(key, found)
-	switch {
-	case int(f.n) > len(b):
-		return backShort, f.id
-	case cut(b) && f.full != full:
-		return backShort, f.id
-	case f.full == full && int(f.n) == len(b):
-		return backSame, f.id
+	l.unchain(f)
+	return f.id
+}
+
+// Of a frame's headers: what headHash makes a hash of.
+const (
+	addressBytes = 12
+	typeBytes    = 2
+	otherBytes   = 48 // of what is not IP
+
+	ipv4Bytes, ipv6Bytes = 20, 40
+	tcpBytes, udpBytes   = 14, 6 // up to the window, up to the checksum
+	otherL4Bytes         = 8
+	headMost             = addressBytes + typeBytes + 60 + tcpBytes
+)
+
+// headHash is a hash of a frame's headers, of which engines change some fields: tags and
+// their kind, DSCP, TTL, checksums, windows. A cut leaves it as it is, down to the headers
+// themselves.
+func headHash(seed maphash.Seed, b []byte) uint64 {
+	h, ok := frame.Parse(b)
+	if !ok {
+		return maphash.Bytes(seed, b)
 	}
-	return backReplaced, f.id
+	var room [headMost]byte
+	n := copy(room[:addressBytes], b)
+	n += copy(room[n:], b[h.L3-typeBytes:])
+	head := room[:n]
+	ip := head[addressBytes+typeBytes:]
+	switch {
+	case h.EtherType == frame.TypeIPv4 && len(ip) >= ipv4Bytes:
+		ip[1], ip[8], ip[10], ip[11] = 0, 0, 0, 0 // DSCP, TTL, checksum
+		return maphash.Bytes(seed, head[:l4End(head, ip, 4*int(ip[0]&0xf), ip[9])])
+	case h.EtherType == frame.TypeIPv6 && len(ip) >= ipv6Bytes:
+		clear(ip[:4]) // traffic class, flow label
+		ip[7] = 0     // hop limit
+		return maphash.Bytes(seed, head[:l4End(head, ip, ipv6Bytes, ip[6])])
+	}
+	return maphash.Bytes(seed, head[:min(len(head), addressBytes+typeBytes+otherBytes)])
+}
+
+// l4End is where the part of layer 4 ends that engines leave alone. Checksums in it are
+// cleared.
+func l4End(head, ip []byte, header int, proto uint8) int {
+	l4 := ip[min(header, len(ip)):]
+	size := otherL4Bytes
+	switch proto {
+	case frame.ProtoTCP:
+		size = tcpBytes
+	case frame.ProtoUDP:
+		size = udpBytes
+	case frame.ProtoICMP, frame.ProtoICMPv6:
+		if len(l4) >= 4 {
+			l4[2], l4[3] = 0, 0
+		}
+	}
+	return len(head) - len(l4) + min(size, len(l4))
 }
 
 // cut tells whether a frame is shorter than its IP header says.

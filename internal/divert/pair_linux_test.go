@@ -255,6 +255,7 @@ func TestLane(t *testing.T) {
 	assert.Equal(t, backShort, what)
 	assert.Equal(t, uint64(5004), id)
 	l.forget(time.Hour, time.Minute)
-	assert.Empty(t, l.keys)
+	assert.Empty(t, l.keys[byAll])
+	assert.Empty(t, l.keys[byHead])
 	assert.Equal(t, l.low, l.high)
 }

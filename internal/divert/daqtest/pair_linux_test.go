@@ -143,7 +143,7 @@ func TestPairOfAnUnmodifiedEngine(t *testing.T) {
 	for _, mtu := range []int{1500, 9000} {
 		t.Run(fmt.Sprintf("mtu=%d", mtu), func(t *testing.T) {
 			r := newPairRig(t, mtu, patient)
-			e := r.engine(program, Options{Block: blockPort})
+			e := r.engine(program, Options{Block: blockPort, Change: changePort})
 			random := rand.New(rand.NewPCG(8, uint64(mtu)))
 			var all Counts
 			for _, d := range []divert.Direction{divert.In, divert.Out} {
@@ -154,7 +154,7 @@ func TestPairOfAnUnmodifiedEngine(t *testing.T) {
 					if i%2 == 1 {
 						size = 60 + random.IntN(size-60)
 					}
-					port := uint16(passPort + random.IntN(2))
+					port := uint16(passPort + random.IntN(3))
 					f := udp(random, port, size)
 					switch port {
 					case blockPort:

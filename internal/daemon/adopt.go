@@ -91,7 +91,7 @@ type adoptedPort struct {
 }
 
 func (d *Daemon) adoptPort(b board.Port, fd, index int, live bool) (*port.Port, error) {
-	p, err := port.Adopt(port.Config{Port: b, NetNS: d.o.NetNS, Counters: d.counts[b.Index]}, fd, index)
+	p, err := port.Adopt(d.portConfig(b), fd, index)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (d *Daemon) adoptPort(b board.Port, fd, index int, live bool) (*port.Port, 
 		return nil, errors.Join(err, p.Keep())
 	}
 	if live {
-		d.fan.join(p)
+		d.join(p)
 	}
 	return p, nil
 }

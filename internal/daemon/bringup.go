@@ -227,13 +227,14 @@ func (d *Daemon) startRings(ctx context.Context) (string, error) {
 		}
 	}
 	rings := d.rings
-	tx, err := port.NewTransmitter(nil, rings.IQ(), &outward{filters: d.filters.table}, d.clock, d.log)
+	tx, err := port.NewTransmitter(nil, rings.IQ(), &outward{fanout: d.fan}, d.clock, d.log)
 	if err != nil {
 		return "", err
 	}
 	d.mu.Lock()
 	d.tx = tx
 	d.mu.Unlock()
+	d.fan.sendBy(tx)
 	d.adoptPorts(d.taken != nil)
 	d.spawn(ctx, "transmitter", tx.Run)
 
@@ -568,7 +569,7 @@ func (d *Daemon) firstLinks(ctx context.Context) (string, error) {
 
 // attach makes a port's interface and puts it into the data path.
 func (d *Daemon) attach(ctx context.Context, b board.Port, mac [6]byte, mtu int) (iface, error) {
-	p, err := port.Open(port.Config{Port: b, NetNS: d.o.NetNS, Counters: d.counts[b.Index]})
+	p, err := port.Open(d.portConfig(b))
 	if err != nil {
 		return nil, err
 	}
@@ -585,7 +586,7 @@ func (d *Daemon) attach(ctx context.Context, b board.Port, mac [6]byte, mtu int)
 	d.mu.Lock()
 	d.taps[p] = true
 	d.mu.Unlock()
-	d.fan.join(p)
+	d.join(p)
 	d.keep.keepPort(b, p.Index(), p.Descriptor())
 	return p, nil
 }
@@ -604,8 +605,19 @@ func (d *Daemon) rejoin(i iface) error {
 	if err := d.tx.Add(p); err != nil {
 		return err
 	}
-	d.fan.join(p)
+	d.join(p)
 	return nil
+}
+
+// portConfig is how a port is made, or gone on with.
+func (d *Daemon) portConfig(b board.Port) port.Config {
+	return port.Config{Port: b, NetNS: d.o.NetNS, Counters: d.fan.counts[b.Index], Limited: func(mtu int) { d.inspect.followLimit(b, mtu) }}
+}
+
+// join puts a port into the data path.
+func (d *Daemon) join(p *port.Port) {
+	d.fan.join(p)
+	d.inspect.followLimit(p.Board(), p.Limit())
 }
 
 // detach takes a port's interface out of the data path and closes it.

@@ -62,13 +62,13 @@ type Daemon struct {
 	keep   *keeper
 	track  *tracker
 	fan    *fanout
-	counts [board.Ports]*port.Counters // outlive interfaces
 	table  *reopener
 	lifs   *lif.Manager
 	owners [board.Ports]*owner
 	sw     *switchState
 
 	filters *filterService // outlives the card
+	inspect *inspection    // likewise
 
 	ringCounts *ring.Counters // outlive rings
 	ended      chan struct{}  // closed when the stop sequence is done
@@ -107,16 +107,15 @@ func New(o Options) *Daemon {
 		d.clock = realclock.NewReal()
 	}
 	d.filters = newFilterService(d.log)
-	d.fan = newFanout(d.filters.table)
+	d.fan = newFanout(d.filters.table, d.clock)
+	d.inspect = newInspection(o.Config, o.NetNS, d.fan, d.clock, d.log)
+	d.fan.inspector = d.inspect.in
 	d.keep = &keeper{log: d.log}
 	d.began = d.clock.Now()
 	d.cpu = newCPUMeter(time.Now())
 	d.track = newTracker(d.clock, d.log)
 	d.table = &reopener{}
 	d.lifs = lif.New(lif.Config{Table: d.table, Clock: d.clock, Logger: d.log})
-	for i := range d.owners {
-		d.counts[i] = new(port.Counters)
-	}
 	return d
 }
 
@@ -160,6 +159,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return errors.Join(err, ports.release(), sock.release())
 	}
 	defer d.o.Store.Leave()
+	boot := d.config().Divert
+	if err := d.inspect.start(&boot); err != nil {
+		return errors.Join(err, ports.release(), sock.release())
+	}
 	srv := newServer(d, d.log)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(limit(sock, maxClients)) }()
@@ -283,6 +286,7 @@ func (d *Daemon) giveUp(up <-chan error, why error) <-chan error {
 		<-up
 	}
 	d.quiet()
+	d.fan.sendBy(nil)
 	d.carrierOff()
 	d.setState(client.StateFailed)
 	return nil
@@ -355,3 +359,6 @@ func (d *Daemon) stop(ctx context.Context, teardown bool) (client.StopResult, er
 
 // filtering implements control.
 func (d *Daemon) filtering() filtering { return d.filters }
+
+// diverting implements control.
+func (d *Daemon) diverting() diverting { return d.inspect }

@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"sync/atomic"
+	"time"
 
 	"oxpd/internal/board"
+	"oxpd/internal/divert"
 	"oxpd/internal/frame"
 	"oxpd/internal/pfil"
 	"oxpd/internal/port"
@@ -17,23 +19,44 @@ const (
 	filterShards  = wire.OQs + 1
 )
 
-// outward asks the filters about frames on their way to the card. It is the
-// transmitter's alone.
+// outward decides about frames on their way to the card. It is the transmitter's alone.
 type outward struct {
-	filters *pfil.Table
-	head    frame.Packet
+	*fanout
+	head  frame.Packet
+	piece [1][]byte
+	now   time.Duration
+	timed bool // now is that of the present turn
 }
 
 // Judge implements port.Filter.
 func (o *outward) Judge(p board.Port, b []byte) port.Outcome {
-	if o.filters.Judge(transmitShard, p.Index, pfil.Out, b, len(b), &o.head) == pfil.Drop {
-		return port.Drop
+	o.head.Have = 0
+	verdict := o.verdict(p.Index, o.filters.Judge(transmitShard, p.Index, pfil.Out, b, len(b), &o.head))
+	if verdict == ring.Pass || verdict == ring.Divert && o.offer(p, b) == divert.Passed {
+		return port.Pass
 	}
-	return port.Pass
+	if verdict == ring.Divert {
+		return port.Take
+	}
+	return port.Drop
+}
+
+// offer gives a frame to the queue that inspects it.
+func (o *outward) offer(p board.Port, b []byte) divert.Fate {
+	if !o.timed {
+		o.now, o.timed = o.clock.Now(), true
+	}
+	o.piece[0] = b
+	fate := o.inspector.Offer(o.now, &divert.Offered{Port: p.Index, Dir: divert.Out, Pieces: o.piece[:], Bytes: len(b), Head: &o.head})
+	o.piece[0] = nil
+	return fate
 }
 
 // Leave implements port.Filter.
-func (o *outward) Leave() { o.filters.Leave(transmitShard) }
+func (o *outward) Leave() {
+	o.timed = false
+	o.filters.Leave(transmitShard)
+}
 
 // noPort marks a tag that is no front port's.
 const noPort = board.Ports
@@ -46,12 +69,21 @@ type fanout struct {
 	ports [board.Ports]atomic.Pointer[port.Port]
 	live  [board.Ports]atomic.Bool
 
-	filters *pfil.Table
+	counts [board.Ports]*port.Counters // of the ports, whether there are any or not
+	door   doorway
+
+	filters   *pfil.Table
+	inspector *divert.Inspector
+	clock     divert.Clock
 }
 
-// newFanout makes a sink without ports that asks filters about each frame.
-func newFanout(filters *pfil.Table) *fanout {
-	f := &fanout{filters: filters}
+// newFanout makes a sink without ports that asks filters about each frame. Before a frame
+// comes, it needs an inspector.
+func newFanout(filters *pfil.Table, clock divert.Clock) *fanout {
+	f := &fanout{filters: filters, clock: clock}
+	for i := range f.counts {
+		f.counts[i] = new(port.Counters)
+	}
 	for i := range f.index {
 		f.index[i] = noPort
 	}
@@ -77,17 +109,25 @@ func (f *fanout) leave(p *port.Port) { f.live[p.Board().Index].Store(false) }
 
 // Judge implements ring.Judge: it passes what belongs to an interface and what the
 // filters at its port let in. Output queues and shards of the filters have the same
-// numbers.
+// numbers. The frames of a port that is inspected whole are diverted when they pass.
 func (f *fanout) Judge(oq int, first []byte, frameBytes int, tag uint16, head *frame.Packet) ring.Verdict {
 	i := f.index[tag]
 	if i == noPort || !f.live[i].Load() {
 		return ring.Unowned
 	}
-	return ringVerdict(f.filters.Judge(oq, int(i), pfil.In, first, frameBytes, head))
+	return f.verdict(int(i), f.filters.Judge(oq, int(i), pfil.In, first, frameBytes, head))
 }
 
-// ringVerdict is what a filter's verdict is to the rings. A frame that is to be
-// diverted is delivered as others are while nothing inspects it.
+// verdict is what becomes of a port's frame after its filters.
+func (f *fanout) verdict(index int, by pfil.Verdict) ring.Verdict {
+	v := ringVerdict(by)
+	if v == ring.Pass && f.inspector.Wants(index) {
+		return ring.Divert
+	}
+	return v
+}
+
+// ringVerdict is what a filter's verdict is to the rings.
 func ringVerdict(v pfil.Verdict) ring.Verdict {
 	//exhaustive:enforce
 	switch v {
@@ -104,12 +144,24 @@ func ringVerdict(v pfil.Verdict) ring.Verdict {
 // Leave implements ring.Judge.
 func (f *fanout) Leave(oq int) { f.filters.Leave(oq) }
 
-// Deliver implements ring.Sink. Output queues and shards have the same numbers,
+// Deliver implements ring.Sink. Frames that are to be diverted go to the inspection queue,
+// unless the port would not take them anyway. Output queues and shards have the same numbers,
 // so each worker counts in shards of its own.
 func (f *fanout) Deliver(oq int, frames []ring.Frame) {
+	var now time.Duration // of the first frame that needs it
 	for i := range frames {
 		fr := &frames[i]
-		f.ports[f.index[fr.Tag]].Load().Receive(oq, fr.Pieces, header(fr.Head))
+		p := f.ports[f.index[fr.Tag]].Load()
+		if fr.Verdict == ring.Divert && p.Fits(fr.Pieces, fr.Bytes, header(fr.Head)) {
+			if now == 0 {
+				now = f.clock.Now()
+			}
+			in := divert.Offered{Port: p.Board().Index, Dir: divert.In, Pieces: fr.Pieces, Bytes: fr.Bytes, Head: fr.Head}
+			if f.inspector.Offer(now, &in) != divert.Passed {
+				continue
+			}
+		}
+		p.Receive(oq, fr.Pieces, header(fr.Head))
 	}
 }
 

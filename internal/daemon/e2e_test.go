@@ -316,8 +316,9 @@ func (r *rig) after() {
 		assert.NoError(t, r.card.CheckConservation(), "the card's own books")
 	}
 	assert.Zero(t, r.early.Load(), "regions freed while the card could reach them")
-	sums := r.d.stats(nil).Sums
-	assert.NoError(t, sums.Check())
+	stats := r.d.stats(nil)
+	assert.NoError(t, stats.Sums.Check())
+	assert.NoError(t, stats.CheckInspected())
 	if command := r.card.ConfigRead(csr.CfgCommand, 2); command == ^uint32(0) || r.memory.keeps {
 		assert.NotEmpty(t, r.memory.names(), "memory that the card may reach is not released")
 	} else {

@@ -132,6 +132,7 @@ func (d *Daemon) leaveCard(l *life) {
 		taps = append(taps, p)
 	}
 	d.mu.Unlock()
+	d.fan.sendBy(nil)
 	for _, p := range taps {
 		d.fan.leave(p)
 		if err := p.Discard(); err != nil && !errors.Is(err, port.ErrRemoved) {

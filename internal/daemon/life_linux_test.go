@@ -35,6 +35,18 @@ func (r *rig) send(name string, frames ...[]byte) {
 	}))
 }
 
+// mute keeps the kernel from saying anything by itself at an interface.
+func (r *rig) mute(name string) {
+	r.t.Helper()
+	require.NoError(r.t, r.ns.Do(func() error {
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}))
+}
+
 // TestFramesOfALostCard: frames that were posted are unknown, those that wait are
 // thrown away and counted, those sent meanwhile are the kernel's to count, and none of
 // any kind leaves when the card is back.
@@ -42,13 +54,7 @@ func TestFramesOfALostCard(t *testing.T) {
 	t.Parallel()
 	card := sharedCard(t, hwsim.Compressed())
 	r := start(t, rigOptions{shared: card}).running()
-	require.NoError(t, r.ns.Do(func() error { // the kernel says nothing by itself
-		err := os.WriteFile("/proc/sys/net/ipv6/conf/oxp9/disable_ipv6", []byte("1"), 0)
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		return err
-	}))
+	r.mute("oxp9")
 	r.mustIP("link", "set", "oxp9", "up")
 	r.wait("link", func() bool { return r.port("oxp9").OperState == client.OperUp })
 	many := func(n int, mark byte) (out [][]byte) {

@@ -155,7 +155,7 @@ func newCostArm(t *testing.T, name string, most float64, judge ring.Judge, frame
 	t.Helper()
 	a := &costArm{name: name, most: most, card: newMemoryCard(), frames: frames}
 	var err error
-	a.rings, err = ring.New(ring.Config{BAR0: a.card, DMA: dma.NewInProcess(a.card, 0), Clock: realclock.NewReal(), Sink: newFanout(nil), Judge: judge})
+	a.rings, err = ring.New(ring.Config{BAR0: a.card, DMA: dma.NewInProcess(a.card, 0), Clock: realclock.NewReal(), Sink: inspectedFanout(nil), Judge: judge})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, a.rings.Free()) })
 	require.NoError(t, a.rings.Program(context.Background()))
@@ -217,7 +217,7 @@ func filterJudge(t *testing.T, rules string, files map[string][]byte) (ring.Judg
 	_, err := table.Load("flood", pfil.Source{Name: "flood.rules", Rules: []byte(rules), Files: files})
 	require.NoError(t, err)
 	require.NoError(t, table.Link("flood", []board.Port{costPort()}, pfil.In))
-	f := newFanout(table)
+	f := inspectedFanout(table)
 	f.live[costPort().Index].Store(true)
 	return f, func() pfil.View {
 		v, err := table.Show("flood")

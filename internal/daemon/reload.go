@@ -40,6 +40,7 @@ func (d *Daemon) Reload(ctx context.Context, file config.Config) {
 		d.log.Info("configuration changed", "key", c.Key, "old", c.Running, "new", c.File)
 	}
 	d.filters.reload(now.Filters)
+	d.inspect.reload(&before.Divert, &now.Divert)
 	for _, c := range fixed {
 		d.log.Warn("needs a restart", "key", c.Key, "running", c.Running, "file", c.File)
 	}

@@ -57,6 +57,7 @@ type control interface {
 	writeSwitch(ctx context.Context, at switchcfg.Register, v uint16) (client.SwitchRegister, error)
 	faulty() (faulty, error)
 	filtering() filtering
+	diverting() diverting
 	stop(ctx context.Context, teardown bool) (client.StopResult, error)
 }
 
@@ -172,6 +173,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 	maps.Copy(routes, switchRoutes(mux, c))
 	maps.Copy(routes, faultRoutes(mux, c))
 	maps.Copy(routes, filterRoutes(mux, c.filtering()))
+	maps.Copy(routes, divertRoutes(mux, c.diverting()))
 	for path, methods := range routes {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", methods)

@@ -111,6 +111,7 @@ func (f *fakeControl) faulty() (faulty, error) {
 	}
 	return f.sim, nil
 }
+func (f *fakeControl) diverting() diverting { return newDivertRig("inspect.sock") }
 func (f *fakeControl) filtering() filtering {
 	if f.filters == nil {
 		f.filters = newFilterService(slog.New(slog.NewTextHandler(io.Discard, nil)))

@@ -12,6 +12,7 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/divert"
 	"oxpd/internal/dma"
 	"oxpd/internal/pfil"
 	"oxpd/internal/port"
@@ -53,6 +54,8 @@ func (d *Daemon) status() client.Status {
 	s.Restart = d.restart()
 	s.Warnings = append(s.Warnings, d.flow.warnings()...)
 	d.mu.Unlock()
+	s.Engines = d.inspect.brief()
+	s.Warnings = append(s.Warnings, d.inspect.view(nil).Warnings...)
 	s.Stages = d.track.snapshot()
 	if sw := &s.Stages[stageSwitch]; sw.State == client.StageDone {
 		sw.Detail = d.switchLine()
@@ -412,11 +415,13 @@ const sumTries = 3
 // portCounts are a port's counters, with what never reached it.
 type portCounts struct {
 	port.Stats
-	filtered pfil.Drops // by filters, in the rings
+	filtered  pfil.Drops                       // by filters, in the rings
+	inspected [divert.Directions]divert.Counts // by engines, or the policies in their place
 }
 
-// read takes all counters. quiet says that no packet was being taken meanwhile, so
-// that they belong together (ring.Rings.Walks).
+// read takes all counters. quiet says that no packet was being taken meanwhile, and none
+// let go on by an engine, so that they belong together (ring.Rings.Walks,
+// divert.Inspector.Census).
 func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]portCounts, quiet bool) {
 	d.mu.Lock()
 	rings := d.rings
@@ -426,6 +431,7 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]portCounts, quiet bo
 	}
 	d.mu.Unlock()
 	before, open := d.ringCounts.Walks()
+	inspected, still := d.inspect.in.Census()
 	if rings != nil {
 		dev = rings.Stats()
 	} else {
@@ -436,12 +442,13 @@ func (d *Daemon) read() (dev ring.Stats, ports [board.Ports]portCounts, quiet bo
 		if p := taps[i]; p != nil {
 			ports[i].Stats = p.Stats()
 		} else {
-			ports[i].Stats = d.counts[i].Stats()
+			ports[i].Stats = d.fan.counts[i].Stats()
 		}
-		ports[i].filtered = filtered[i]
+		ports[i].filtered, ports[i].inspected = filtered[i], inspected[i]
 	}
+	again, stillStill := d.inspect.in.Census()
 	after, _ := d.ringCounts.Walks()
-	return dev, ports, !open && before == after
+	return dev, ports, !open && before == after && still && stillStill && inspected == again
 }
 
 // flatten gives the numbers of ring counters, all or one queue's, under the names
@@ -474,25 +481,34 @@ func flatten[S ring.Stats | ring.OQStats](s S) map[string]uint64 {
 // portStats gives a port's counters under both sets of names. In those of `ip`
 // what the card sent is RX; errors and drops stay on their own side.
 func portStats(p board.Port, s portCounts) client.PortStats {
+	in, sent := &s.inspected[divert.In], &s.inspected[divert.Out]
+	s.TxDrops += sent.Lost()
 	out := client.PortStats{
 		IfName: p.Name, Label: p.Label, Counters: map[string]uint64{},
 		Stats64: client.Stats64{
-			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.RxNoBuf + s.TapDown + s.filtered.Frames},
+			RX: client.LinkStats{Bytes: s.RxBytes, Packets: s.RxPackets, Errors: s.RxMalformed + s.TapErr, Dropped: s.RxTooLong + s.RxNoBuf + s.TapDown + s.filtered.Frames + in.Lost()},
 			TX: client.LinkStats{Bytes: s.TxBytes, Packets: s.TxPackets, Errors: s.TapReadErrors, Dropped: s.TxDrops + s.TapKernelDropped},
 		},
 	}
 	s.Each(func(name string, value uint64) { out.Counters[name] = value })
 	out.Counters["pfil_dropped"], out.Counters["pfil_dropped_bytes"] = s.filtered.Frames, s.filtered.Bytes
+	both := *in
+	both.Add(sent)
+	both.Each(func(name string, value uint64) { out.Counters[name] = value })
+	out.Counters["rx_divert_lost"], out.Counters["rx_divert_queued"] = in.Lost(), in.Queued
+	out.Counters["tx_divert_lost"], out.Counters["tx_divert_queued"] = sent.Lost(), sent.Queued
 	return out
 }
 
 // sums checks invariant 4 of datapath.md 4: each packet that was taken from a
 // ring is in exactly one disposition. What filters dropped is taken from the ports, so
-// that it closes only if that is what the rings dropped.
+// that it closes only if that is what the rings dropped. A frame that waits for its verdict
+// is in one too; those that engines have made are in the dispositions, and were never taken.
 func sums(dev ring.Stats, ports [board.Ports]portCounts, quiet bool) client.Sums {
 	add := map[string]uint64{
 		"rx_untagged": dev.Untagged, "rx_span_nobuf": dev.SpanNoBuf, "rx_long": dev.Long,
 	}
+	var made uint64
 	for i := range ports {
 		s := &ports[i]
 		add["rx_packets"] += s.RxPackets
@@ -502,13 +518,17 @@ func sums(dev ring.Stats, ports [board.Ports]portCounts, quiet bool) client.Sums
 		add["tap_down"] += s.TapDown
 		add["tap_err"] += s.TapErr
 		add["pfil_dropped"] += s.filtered.Frames
+		in := &s.inspected[divert.In]
+		add["rx_divert_lost"] += in.Lost()
+		add["rx_divert_queued"] += in.Queued
+		made += in.Injected
 	}
-	out := client.Sums{Quiet: quiet, Taken: dev.Done, Addends: add}
+	out := client.Sums{Quiet: quiet, Taken: dev.Done, Injected: made, Addends: add}
 	var total uint64
 	for _, v := range add {
 		total += v
 	}
-	out.Difference = int64(dev.Done - total)
+	out.Difference = int64(dev.Done + made - total)
 	out.Accounted = out.Difference == 0
 	return out
 }

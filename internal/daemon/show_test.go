@@ -12,6 +12,7 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/divert"
 	"oxpd/internal/pfil"
 	"oxpd/internal/port"
 	"oxpd/ring"
@@ -25,7 +26,8 @@ func TestSumsHaveEveryDispositionOfAPort(t *testing.T) {
 	ends := map[string]portCounts{
 		"rx_packets": of(port.Stats{RxPackets: 3}), "rx_malformed": of(port.Stats{RxMalformed: 3}), "rx_toolong": of(port.Stats{RxTooLong: 3}),
 		"rx_nobuf": of(port.Stats{RxNoBuf: 3}), "tap_down": of(port.Stats{TapDown: 3}), "tap_err": of(port.Stats{TapErr: 3}),
-		"pfil_dropped": {filtered: pfil.Drops{Frames: 3}},
+		"pfil_dropped":   {filtered: pfil.Drops{Frames: 3}},
+		"rx_divert_lost": inspectedIn(divert.Counts{Seen: 3, DropStall: 1, Oversize: 2}),
 	}
 	for d := port.Delivered; d.String() != "unknown"; d++ {
 		assert.Contains(t, ends, d.String(), "a disposition without a case here")
@@ -45,9 +47,42 @@ func TestSumsHaveEveryDispositionOfAPort(t *testing.T) {
 	}
 }
 
+func inspectedIn(c divert.Counts) portCounts {
+	return portCounts{inspected: [divert.Directions]divert.Counts{divert.In: c}}
+}
+
+// A frame that waits for its verdict is accounted for, and so are those that engines make.
+func TestSumsHaveWhatEnginesHave(t *testing.T) {
+	var ports [board.Ports]portCounts
+	ports[3] = inspectedIn(divert.Counts{Seen: 9, Accepted: 4, Queued: 3, DropFull: 2, Injected: 5})
+	ports[3].RxPackets = 9
+	ports[3].inspected[divert.Out] = divert.Counts{Seen: 7, Queued: 3, Dropped: 4, Injected: 8}
+	ports[3].TxDrops = 1
+	got := sums(ring.Stats{OQStats: ring.OQStats{Done: 9}}, ports, true)
+	assert.True(t, got.Accounted, "%+v", got)
+	assert.EqualValues(t, []uint64{5, 3, 2}, []uint64{got.Injected, got.Addends["rx_divert_queued"], got.Addends["rx_divert_lost"]})
+	shown := portStats(board.ByIndex(3), ports[3])
+	for name, want := range map[string]uint64{
+		"divert_seen": 16, "divert_queued": 6, "divert_injected": 13, "rx_divert_lost": 2, "rx_divert_queued": 3, "tx_divert_lost": 4, "tx_divert_queued": 3, "tx_drops": 5,
+	} {
+		assert.Equal(t, want, shown.Counters[name], name)
+	}
+	assert.EqualValues(t, []uint64{2, 5}, []uint64{shown.Stats64.RX.Dropped, shown.Stats64.TX.Dropped})
+	s := client.Stats{Ports: []client.PortStats{shown}}
+	assert.NoError(t, s.CheckInspected())
+	for name := range shown.Counters {
+		if !strings.HasPrefix(name, "divert_") || name == "divert_reordered" || name == "divert_injected" {
+			continue
+		}
+		shown.Counters[name]++
+		assert.ErrorContains(t, s.CheckInspected(), "oxp4: divert_seen", name)
+		shown.Counters[name]--
+	}
+}
+
 // What filters dropped in the rings is a port's, once, under either set of names.
 func TestDroppedByFiltersIsShown(t *testing.T) {
-	got := portStats(board.ByIndex(3), portCounts{port.Stats{RxTooLong: 1}, pfil.Drops{Frames: 5, Bytes: 300}})
+	got := portStats(board.ByIndex(3), portCounts{Stats: port.Stats{RxTooLong: 1}, filtered: pfil.Drops{Frames: 5, Bytes: 300}})
 	assert.EqualValues(t, 5, got.Counters["pfil_dropped"])
 	assert.EqualValues(t, 300, got.Counters["pfil_dropped_bytes"])
 	assert.EqualValues(t, 6, got.Stats64.RX.Dropped)

@@ -29,7 +29,9 @@ const (
 // is, for the next process, unless it was asked to stop on the control socket: then that
 // is taken back first, and goes.
 func (d *Daemon) shutdown() error {
-	quiet := d.quiet() // nobody posts, nobody takes frames, nobody sends a command
+	quiet := d.quiet() // nobody takes frames, nobody sends a command
+	d.inspect.stop()   // what was with engines is on its way, or dropped
+	d.fan.sendBy(nil)  // nobody posts
 
 	// Nothing else changes these any more; readers on the control socket go on.
 	d.mu.Lock()

@@ -14,6 +14,7 @@ import (
 
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/divert"
 	"oxpd/internal/frame"
 	"oxpd/internal/pfil"
 	"oxpd/internal/port"
@@ -74,8 +75,15 @@ func TestRefusalsOfAStage(t *testing.T) {
 	}
 }
 
+// inspectedFanout is a fanout whose frames for engines go to one queue without any.
+func inspectedFanout(filters *pfil.Table) *fanout {
+	f := newFanout(filters, &leapClock{})
+	f.inspector = divert.NewInspector([]*divert.Queue{handQueue("q")})
+	return f
+}
+
 func TestFanoutJudges(t *testing.T) {
-	f := newFanout(pfil.NewTable(filterShards, time.Now))
+	f := inspectedFanout(pfil.NewTable(filterShards, time.Now))
 	for _, p := range board.All() {
 		assert.Equal(t, ring.Unowned, f.Judge(0, nil, 60, uint16(p.Tag), nil), "%s has no interface yet", p)
 		f.live[p.Index].Store(true)
@@ -90,7 +98,8 @@ func TestFanoutJudges(t *testing.T) {
 // the rings'.
 func TestFanoutAsksFilters(t *testing.T) {
 	filters := pfil.NewTable(filterShards, time.Now)
-	f, out := newFanout(filters), &outward{filters: filters}
+	f := inspectedFanout(filters)
+	out := &outward{fanout: f}
 	p := board.ByIndex(8)
 	f.live[8].Store(true)
 	f.live[9].Store(true)
@@ -112,7 +121,7 @@ func TestFanoutAsksFilters(t *testing.T) {
 			out.Leave()
 			require.NoError(t, filters.Unlink("x", []board.Port{p}, pfil.In))
 			require.NoError(t, filters.Link("x", []board.Port{p}, pfil.Out))
-			assert.Equal(t, tc.want == ring.Drop, out.Judge(p, b) == port.Drop)
+			assert.Equal(t, map[ring.Verdict]port.Outcome{ring.Pass: port.Pass, ring.Drop: port.Drop, ring.Divert: port.Take}[tc.want], out.Judge(p, b))
 			out.Leave()
 			require.NoError(t, filters.Unlink("x", []board.Port{p}, pfil.Out))
 		})

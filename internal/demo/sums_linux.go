@@ -208,7 +208,7 @@ func (b *books) toHost(r *reporter) {
 func (b *books) toWire(r *reporter) {
 	r.each("host sends", func(p board.Port) (uint64, []term) {
 		s := b.host[p.Name].Stats
-		return s.TXPackets + s.TXDropped, named(b.port(p), "tx_packets", "tx_drops", "tap_kernel_dropped")
+		return s.TXPackets + s.TXDropped, named(b.port(p), "tx_packets", "tx_drops", "tx_divert_queued", "tap_kernel_dropped")
 	})
 	var posted uint64
 	for _, p := range board.All() {

@@ -105,6 +105,28 @@ func (in *Inspector) Counts(port int, dir Direction) Counts {
 	return c
 }
 
+// Census is what became of all ports' frames, by port and direction. still says that no
+// frame was leaving a queue meanwhile: each that is counted as passed has been given to an
+// Outlet that has returned.
+func (in *Inspector) Census() (counts [board.Ports][Directions]Counts, still bool) {
+	still = true
+	for _, q := range in.Queues() {
+		quiet := q.out.TryLock()
+		still = still && quiet
+		q.mu.Lock()
+		for p := range counts {
+			for d := range counts[p] {
+				counts[p][d].Add(&q.counts[p][d])
+			}
+		}
+		q.mu.Unlock()
+		if quiet {
+			q.out.Unlock()
+		}
+	}
+	return counts, still
+}
+
 // Counts is what became of a port's frames in one direction.
 func (q *Queue) Counts(port int, dir Direction) Counts {
 	q.mu.Lock()

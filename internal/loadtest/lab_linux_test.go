@@ -351,6 +351,7 @@ func (l *lab) hostBooks(r *reading) {
 	t := l.t
 	t.Helper()
 	assert.NoError(t, r.stats.Sums.Check())
+	assert.NoError(t, r.stats.CheckInspected())
 	var posted uint64
 	for _, p := range board.All() {
 		port, _ := r.stats.Port(p.Name)

@@ -79,6 +79,18 @@ func (tx *txCounters) lose(counter *uint64, frames int) {
 	tx.mu.Unlock()
 }
 
+// Strand counts frames that were to be sent while there is no card: tx_gone.
+func (c *Counters) Strand(frames int) { c.tx.lose(&c.tx.gone, frames) }
+
+// Refuse counts a frame for an interface that has never been: tap_down. shard is as
+// Receive has it.
+func (c *Counters) Refuse(shard int) {
+	s := &c.rx[shard%Shards]
+	s.mu.Lock()
+	s.n[TapDown]++
+	s.mu.Unlock()
+}
+
 // measure tells whether a frame may be sent from a slot of so many bytes, by an MTU, and
 // counts one that may not. A frame that fills the slot may have been cut. known is the
 // length of its Ethernet header with VLAN tags, 0 when nobody has read it.

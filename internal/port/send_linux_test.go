@@ -117,11 +117,13 @@ func TestSendCountsWhatHasNoWay(t *testing.T) {
 	p := newPort(Config{Port: board.ByIndex(0)}, &queued{}, nil)
 	slots := newSlots(255)
 	tr := bare(slots, p)
-	p.Strand(3)
+	p.Counters().Strand(3)
+	p.Counters().Refuse(QueueShards)
 	p.closed.Store(true)
 	tr.Send(context.Background(), p, passed(ether(60, 0, 0), ether(60, 0, 1)))
 	assert.Zero(t, slots.committed)
 	assert.EqualValues(t, []uint64{3, 2, 5}, []uint64{counter(p, "tx_gone"), counter(p, "tx_closed"), counter(p, "tx_drops")})
+	assert.EqualValues(t, 1, counter(p, "tap_down"))
 }
 
 // A queue that is full for a while is waited for; once it has been full for 20 ms the

@@ -263,7 +263,10 @@ type Stats64 struct {
 // PortStats are the counters of one port. Counters has them under oxpd's own
 // names: rx_packets, rx_bytes, rx_malformed, rx_toolong, rx_nobuf, tap_down, tap_err,
 // tx_packets, tx_bytes, tx_drops (the sum of the drops before the card),
-// tap_read_errors, tap_kernel_dropped, quiesce_waits, quiesce_longest_us.
+// tap_read_errors, tap_kernel_dropped, quiesce_waits, quiesce_longest_us, pfil_dropped, and
+// what became of frames that were to be inspected: divert_seen and its addends, in both
+// directions together (Divert has them apart), and of them rx_divert_lost,
+// rx_divert_queued, tx_divert_lost (part of tx_drops) and tx_divert_queued.
 type PortStats struct {
 	IfName   string            `json:"ifname"`
 	Label    string            `json:"label"`
@@ -277,8 +280,9 @@ type Sums struct {
 	Accounted  bool              `json:"accounted"`
 	Quiet      bool              `json:"quiet"` // no packet was being taken while the counters were read; only then a difference means something
 	Taken      uint64            `json:"rx_done"`
+	Injected   uint64            `json:"divert_injected,omitempty"` // made by engines, which come to the same ends
 	Addends    map[string]uint64 `json:"addends"`
-	Difference int64             `json:"difference"` // rx_done less the sum of the addends
+	Difference int64             `json:"difference"` // rx_done and divert_injected less the sum of the addends
 }
 
 // Check returns nil when every packet is accounted for, and otherwise an error
@@ -287,7 +291,30 @@ func (s *Sums) Check() error {
 	if s.Accounted {
 		return nil
 	}
-	return fmt.Errorf("rx_done %d is not the sum of %v: difference %d, quiet %v", s.Taken, s.Addends, s.Difference, s.Quiet)
+	return fmt.Errorf("rx_done %d, with %d made by engines, is not the sum of %v: difference %d, quiet %v", s.Taken, s.Injected, s.Addends, s.Difference, s.Quiet)
+}
+
+// divertAddends are what becomes of a frame that was offered to an inspection queue.
+var divertAddends = []string{
+	"divert_accepted", "divert_dropped", "divert_replaced", "divert_flow_passed", "divert_pass_full", "divert_pass_absent", "divert_pass_stall",
+	"divert_drop_full", "divert_drop_absent", "divert_drop_stall", "divert_oversize", "divert_shortened", "divert_queued",
+}
+
+// CheckInspected returns nil when each frame that was offered to an inspection queue is in
+// one of its counters, at every port; otherwise an error with the first sum that does not
+// close. It closes at any moment.
+func (s *Stats) CheckInspected() error {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		var sum uint64
+		for _, name := range divertAddends {
+			sum += p.Counters[name]
+		}
+		if seen := p.Counters["divert_seen"]; seen != sum {
+			return fmt.Errorf("%s: divert_seen %d is not the sum of its ends, %d: %v", p.IfName, seen, sum, p.Counters)
+		}
+	}
+	return nil
 }
 
 // Stats are oxpd's own counters. Reading them asks nothing of the card.

@@ -1,0 +1,302 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"oxpd/divert/proto"
+	"oxpd/internal/daemon/client"
+
+	divertclient "oxpd/divert/client"
+)
+
+// testEngine is an engine at the daemon's socket. What it decides is a function of the
+// frame.
+type testEngine struct {
+	t    *testing.T
+	e    *divertclient.Engine
+	done chan error
+
+	mu   sync.Mutex
+	seen [][]byte
+	held []uint64 // ids without a verdict
+}
+
+// attach connects an engine. decide returns a code, and a frame to replace; 0 holds the
+// frame for ever.
+func (r *rig) attach(decide func(f *divertclient.Frame) (proto.Code, []byte)) *testEngine {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background()) // of the engine's life
+	r.t.Cleanup(cancel)
+	path := filepath.Join(filepath.Dir(r.client.Socket()), "inspect.sock")
+	e, err := divertclient.Dial(ctx, path, divertclient.Options{Name: "test"})
+	require.NoError(r.t, err)
+	t := &testEngine{t: r.t, e: e, done: make(chan error, 1)}
+	go func() { t.done <- t.run(decide) }()
+	r.wait("engine at the queue", func() bool {
+		d, err := r.client.Divert(context.Background(), "")
+		return err == nil && d.Queues[0].State != client.QueueAbsent
+	})
+	return t
+}
+
+func (t *testEngine) run(decide func(f *divertclient.Frame) (proto.Code, []byte)) error {
+	for {
+		f, err := t.e.Next()
+		if err != nil {
+			return err
+		}
+		code, b := decide(&f)
+		t.mu.Lock()
+		t.seen = append(t.seen, slices.Clone(f.Data))
+		if code == 0 {
+			t.held = append(t.held, f.ID)
+		}
+		t.mu.Unlock()
+		switch code {
+		case proto.Accept:
+			err = t.e.Accept(f.ID)
+		case proto.Drop:
+			err = t.e.Drop(f.ID)
+		case proto.Replace:
+			err = t.e.Replace(f.ID, b)
+		case proto.AcceptFlow:
+			err = t.e.AcceptFlow(f.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// close ends the engine.
+func (t *testEngine) close() {
+	t.t.Helper()
+	_ = t.e.Close()
+	err := <-t.done
+	assert.Error(t.t, err)
+}
+
+func (t *testEngine) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.seen)
+}
+
+// ours tells frames of these tests from the kernel's own.
+func ours(b []byte) bool { return bytes.HasPrefix(b, frameOf(14)) }
+
+// ear keeps what leaves the card by a port's wire.
+type ear struct {
+	mu  sync.Mutex
+	all [][]byte
+}
+
+func (r *rig) hear(name string) *ear {
+	e := &ear{}
+	r.wire(name).SetReceiver(func(b []byte) {
+		if ours(b) {
+			e.mu.Lock()
+			e.all = append(e.all, slices.Clone(b))
+			e.mu.Unlock()
+		}
+	})
+	return e
+}
+
+func (e *ear) frames() [][]byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.all)
+}
+
+func (e *ear) count() int { return len(e.frames()) }
+
+// socket is a packet socket that hears what an interface gets.
+type socket struct {
+	t  *testing.T
+	fd int
+}
+
+func (r *rig) listen(name string) *socket {
+	r.t.Helper()
+	s := &socket{t: r.t}
+	index := r.port(name).IfIndex
+	const all = 0x0300 // ETH_P_ALL in network order
+	require.NoError(r.t, r.ns.Do(func() (err error) {
+		s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		return err
+	}))
+	r.t.Cleanup(func() { unix.Close(s.fd) })
+	const ignoreOutgoing = 23 // PACKET_IGNORE_OUTGOING
+	require.NoError(r.t, unix.SetsockoptInt(s.fd, unix.SOL_PACKET, ignoreOutgoing, 1))
+	require.NoError(r.t, unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20))
+	require.NoError(r.t, unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(hang / time.Second)}))
+	require.NoError(r.t, unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: index}))
+	return s
+}
+
+// next is the next frame of ours.
+func (s *socket) next() []byte {
+	s.t.Helper()
+	b := make([]byte, 1<<16)
+	for {
+		n, err := unix.Read(s.fd, b)
+		require.NoError(s.t, err)
+		if ours(b[:n]) {
+			return b[:n]
+		}
+	}
+}
+
+// padded are frames as the card sends them.
+func padded(frames [][]byte) (out [][]byte) {
+	for _, b := range frames {
+		out = append(out, append(slices.Clone(b), make([]byte, max(0, 60-len(b)))...))
+	}
+	return out
+}
+
+// numbered is a frame of n bytes with a number in it.
+func numbered(n int, number uint32) []byte {
+	b := frameOf(n)
+	binary.BigEndian.PutUint32(b[n-4:], number)
+	return b
+}
+
+// portCounters are those of a port.
+func (r *rig) counters(name string) map[string]uint64 {
+	r.t.Helper()
+	s, err := r.client.Stats(context.Background(), name)
+	require.NoError(r.t, err)
+	require.NoError(r.t, s.CheckInspected())
+	return s.Ports[0].Counters
+}
+
+// A port whose every frame goes through an engine at the socket: what it accepts arrives,
+// what it drops does not, what it replaces arrives changed, both ways; and the sums close.
+func TestInspectedPort(t *testing.T) {
+	t.Parallel()
+	r := start(t, rigOptions{}).running()
+	const name = "oxp9"
+	r.mute(name)
+	far := r.hear(name)
+	r.mustIP("link", "set", name, "up")
+	require.NoError(t, r.setMTU(name, 9000))
+	near := r.listen(name)
+	_, err := r.client.SetDivertPort(context.Background(), name, client.SetDivertPort{Frames: client.FramesAll})
+	require.NoError(t, err)
+	before := r.counters(name)
+
+	e := r.attach(func(f *divertclient.Frame) (proto.Code, []byte) {
+		number := binary.BigEndian.Uint32(f.Data[len(f.Data)-4:])
+		if !ours(f.Data) {
+			return proto.Accept, nil
+		}
+		if number%4 == 2 {
+			return proto.Replace, numbered(len(f.Data)-6, number)
+		}
+		return []proto.Code{proto.Accept, proto.Drop, 0, proto.Accept}[number%4], nil
+	})
+	var want [][]byte
+	var all [][]byte
+	for i := range uint32(40) {
+		n := []int{60, 1514, 9014}[i%3]
+		all = append(all, numbered(n, i))
+		switch i % 4 {
+		case 0, 3:
+			want = append(want, numbered(n, i))
+		case 2:
+			want = append(want, numbered(n-6, i))
+		}
+	}
+	for _, b := range all {
+		r.wire(name).Send(b)
+	}
+	for _, b := range want {
+		assert.Equal(t, b, near.next(), "to the host")
+	}
+	r.send(name, all...)
+	r.wait("what passed is on the wire", func() bool { return far.count() == len(want) })
+	assert.Equal(t, padded(want), far.frames(), "to the wire")
+
+	c := r.counters(name)
+	for counter, n := range map[string]uint64{"divert_dropped": 20, "divert_replaced": 20, "rx_divert_lost": 10, "tx_divert_lost": 10, "divert_queued": 0, "divert_drop_absent": before["divert_drop_absent"]} {
+		assert.Equal(t, n, c[counter], counter)
+	}
+	assert.EqualValues(t, 30, c["rx_packets"]-before["rx_packets"])
+	e.close()
+	r.wait("nobody is there", func() bool {
+		d, err := r.client.Divert(context.Background(), name)
+		require.NoError(t, err)
+		return d.Queues[0].State == client.QueueAbsent
+	})
+	r.wire(name).Send(all[0])
+	r.wait("dropped by on-absent", func() bool { return r.counters(name)["divert_drop_absent"] == before["divert_drop_absent"]+1 })
+	_, err = r.client.SetDivert(context.Background(), client.DivertSetting{Key: "on-absent", Value: "pass"})
+	require.NoError(t, err)
+	r.wire(name).Send(all[0])
+	assert.Equal(t, all[0], near.next())
+}
+
+// What an engine has when oxpd ends goes by the policy for one that is not there, before
+// the interfaces and the rings go; and the engine is told.
+func TestEngineAtTheEnd(t *testing.T) {
+	for _, policy := range []string{"pass", "drop"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, rigOptions{}).running()
+			const name = "oxp10"
+			r.mute(name)
+			far := r.hear(name)
+			r.mustIP("link", "set", name, "up")
+			_, err := r.client.SetDivertPort(context.Background(), name, client.SetDivertPort{Frames: client.FramesAll})
+			require.NoError(t, err)
+			_, err = r.client.SetDivert(context.Background(), client.DivertSetting{Key: "on-absent", Value: policy}, client.DivertSetting{Key: "stall-ms", Value: "60000"})
+			require.NoError(t, err)
+			e := r.attach(func(f *divertclient.Frame) (proto.Code, []byte) {
+				if !ours(f.Data) {
+					return proto.Accept, nil
+				}
+				return 0, nil
+			})
+			for i := range uint32(5) {
+				r.wire(name).Send(numbered(100, i))
+				r.send(name, numbered(200, i))
+			}
+			held := func() int { e.mu.Lock(); defer e.mu.Unlock(); return len(e.held) }
+			r.wait("the engine has them", func() bool { return held() == 10 })
+			c := r.counters(name)
+			assert.EqualValues(t, []uint64{5, 5}, []uint64{c["rx_divert_queued"], c["tx_divert_queued"]})
+
+			r.cancel()
+			require.NoError(t, r.end())
+			err = <-e.done
+			var why *divertclient.RefusedError
+			require.True(t, errors.As(err, &why), "%v", err)
+			s := r.d.stats(nil)
+			require.NoError(t, s.CheckInspected())
+			require.NoError(t, s.Sums.Check())
+			p, _ := s.Port(name)
+			assert.Zero(t, p.Counters["divert_queued"])
+			if policy == "pass" {
+				assert.EqualValues(t, 10, p.Counters["divert_pass_absent"])
+				assert.Equal(t, 5, far.count(), "the card has sent what was given to it")
+				return
+			}
+			assert.EqualValues(t, 10, p.Counters["divert_drop_absent"])
+			assert.Zero(t, far.count())
+		})
+	}
+}

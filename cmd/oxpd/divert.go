@@ -153,7 +153,7 @@ func printDivert(w io.Writer, d *client.Divert) {
 	printDivertSettings(w, d)
 	fmt.Fprintln(w)
 	table(w, func(row func(...any)) {
-		row("QUEUE", "ENGINE", "STATE", "QUEUED", "BYTES", "MOST", "BYTES", "P50", "P99", "LONGEST")
+		row("QUEUE", "ENGINE", "STATE", "QUEUED", "BYTES", "MOST", "MOST BYTES", "P50", "P99", "LONGEST")
 		for i := range d.Queues {
 			q := &d.Queues[i]
 			engine := q.Engine

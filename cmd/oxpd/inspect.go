@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"oxpd/divert/client"
+	"oxpd/divert/proto"
 	daemonclient "oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/inspect"
@@ -114,7 +115,7 @@ func ended(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil
-	case errors.Is(err, io.EOF), errors.As(err, &refused):
+	case errors.Is(err, io.EOF), errors.As(err, &refused) && refused.Reason == proto.ReasonShutdown:
 		return fmt.Errorf("%w; frames without a verdict go by on-absent", err)
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -33,10 +34,9 @@ type messages interface {
 // Listener is a socket that engines connect to, and the way of a queue's frames to the
 // one that is connected. Its methods are safe for concurrent use.
 type Listener struct {
-	cfg   ListenerConfig
-	ln    net.Listener
-	inode uint64
-	log   *slog.Logger
+	cfg ListenerConfig
+	ln  net.Listener
+	log *slog.Logger
 
 	mu     sync.Mutex
 	engine *Engine
@@ -52,6 +52,9 @@ type Engine struct {
 	PID    int    // 0 when the kernel does not say
 	Since  time.Time
 	Buffer int // SO_SNDBUF as the kernel tells it: twice what it granted
+
+	conn syscall.Conn
+	left chan struct{} // closed when it is attached no more
 }
 
 // ListenerStats counts events at a listener.
@@ -65,7 +68,7 @@ type ListenerStats struct {
 // badPeriod is the shortest time between two lines about malformed messages.
 const badPeriod = time.Second
 
-func newListener(cfg ListenerConfig, ln net.Listener, inode uint64) *Listener {
+func newListener(cfg ListenerConfig, ln net.Listener) *Listener {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -81,7 +84,7 @@ func newListener(cfg ListenerConfig, ln net.Listener, inode uint64) *Listener {
 	if cfg.SetBuffer == nil {
 		cfg.SetBuffer = setSendBuffer
 	}
-	return &Listener{cfg: cfg, ln: ln, inode: inode, log: cfg.Log.With("socket", cfg.Path)}
+	return &Listener{cfg: cfg, ln: ln, log: cfg.Log.With("socket", cfg.Path)}
 }
 
 // Path is where the socket is.
@@ -115,9 +118,11 @@ func (l *Listener) take(e *Engine) (other *Engine) {
 	return nil
 }
 
+// leave makes room for another engine.
 func (l *Listener) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	close(l.engine.left)
 	l.engine = nil
 }
 

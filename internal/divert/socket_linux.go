@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -21,71 +19,28 @@ import (
 
 const (
 	seqpacket   = "unixpacket"
-	socketMode  = 0o600
 	dirMode     = 0o755
 	helloLimit  = 5 * time.Second
 	sendBatch   = 32
 	recvBatch   = 8
 	handshakes  = 8                      // connections that have not said Hello yet
 	noBufPause  = time.Millisecond       // before a send is tried again that found no kernel memory
-	probeLimit  = time.Second            // of the test whether somebody listens
 	acceptPause = 100 * time.Millisecond // after an error of accept
 )
 
-// Listen makes the socket of a listener. A socket in its place that nobody listens on is
-// replaced; anything else there is left alone and refused.
+// Listen makes the socket of a listener, for the owner alone. A socket in its place that
+// nobody listens on is replaced; anything else there is left alone and refused.
+//
+// Errors: sys.ErrInUse, fs.ErrExist for what is no socket.
 func Listen(cfg ListenerConfig) (*Listener, error) {
-	ln, err := bindAt(cfg.Path)
+	if err := os.MkdirAll(filepath.Dir(cfg.Path), dirMode); err != nil {
+		return nil, fmt.Errorf("divert: make a directory for %s: %w", cfg.Path, err)
+	}
+	ln, err := sys.ListenUnix(seqpacket, cfg.Path)
 	if err != nil {
-		return nil, fmt.Errorf("divert: listen on %s: %w", cfg.Path, err)
+		return nil, fmt.Errorf("divert: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(cfg.Path, &st); err != nil {
-		return nil, errors.Join(fmt.Errorf("divert: listen on %s: %w", cfg.Path, err), ln.Close())
-	}
-	return newListener(cfg, ln, st.Ino), nil
-}
-
-// bindAt listens on path; nobody but the owner can connect at any moment.
-func bindAt(path string) (*net.UnixListener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-		return nil, err
-	}
-	switch fi, err := os.Lstat(path); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, err
-	case fi.Mode()&fs.ModeSocket == 0:
-		return nil, errors.New("a file that is not a socket is in its place: remove it, or choose another path")
-	case listens(path):
-		return nil, errors.New("another process listens there: end it, or choose another path")
-	}
-	fresh := path + "." + strconv.Itoa(os.Getpid())
-	if fi, err := os.Lstat(fresh); err == nil && fi.Mode()&fs.ModeSocket != 0 {
-		_ = os.Remove(fresh) // left by a process of the same number
-	}
-	ln, err := net.ListenUnix(seqpacket, &net.UnixAddr{Name: fresh, Net: seqpacket})
-	if err != nil {
-		return nil, err
-	}
-	ln.SetUnlinkOnClose(false)
-	if err = os.Chmod(fresh, socketMode); err == nil {
-		err = os.Rename(fresh, path)
-	}
-	if err != nil {
-		_ = os.Remove(fresh)
-		return nil, errors.Join(err, ln.Close())
-	}
-	return ln, nil
-}
-
-func listens(path string) bool {
-	c, err := net.DialTimeout(seqpacket, path, probeLimit)
-	if err != nil {
-		return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
-	}
-	_ = c.Close() // it was the question
-	return true
+	return newListener(cfg, ln), nil
 }
 
 // Run serves engines, one at a time, until ctx ends, which is no error. Then the engine
@@ -94,7 +49,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	ln := l.ln.(*net.UnixListener)
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
-	defer l.unlink()
+	defer ln.Close()
 	var open sync.WaitGroup
 	defer open.Wait()
 	room := make(chan struct{}, handshakes)
@@ -127,14 +82,6 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 }
 
-// unlink takes the socket's file away, if it is ours still.
-func (l *Listener) unlink() {
-	var st unix.Stat_t
-	if unix.Stat(l.cfg.Path, &st) == nil && st.Ino == l.inode {
-		_ = os.Remove(l.cfg.Path)
-	}
-}
-
 // refuse tells a peer why, and closes the connection.
 func (l *Listener) refuse(c *net.UnixConn, why proto.Reason, text string) {
 	l.stats.refused.Add(1)
@@ -143,18 +90,11 @@ func (l *Listener) refuse(c *net.UnixConn, why proto.Reason, text string) {
 	_ = c.Close()
 }
 
-// bye does its best: a peer that does not read is not waited for.
+// bye does its best: a peer that does not read is not waited for, nor is a writer that
+// waits for it.
 func bye(c *net.UnixConn, why proto.Reason, text string) {
-	_ = c.SetDeadline(time.Time{}) // one that is over would be an error
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return
-	}
 	msg := proto.AppendBye(nil, &proto.Bye{Reason: why, Text: text})
-	_ = raw.Write(func(fd uintptr) bool {
-		_ = unix.Sendto(int(fd), msg, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
-		return true
-	})
+	_ = control(c, func(fd int) error { return unix.Sendto(fd, msg, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) })
 }
 
 // greet exchanges Hellos and serves the engine. met is called when it said its own, or
@@ -167,7 +107,7 @@ func (l *Listener) greet(ctx context.Context, c *net.UnixConn, met func()) {
 	defer stop()
 	defer c.Close()
 	granted := l.setBuffer(c)
-	h, why, err := l.hello(c)
+	h, why, err := l.hello(ctx, c)
 	met()
 	switch {
 	case ctx.Err() != nil:
@@ -176,7 +116,7 @@ func (l *Listener) greet(ctx context.Context, c *net.UnixConn, met func()) {
 		l.refuse(c, why, err.Error())
 		return
 	}
-	e := &Engine{Name: h.Name, PID: peerPID(c), Since: l.cfg.Wall(), Buffer: granted}
+	e := &Engine{Name: h.Name, PID: peerPID(c), Since: l.cfg.Wall(), Buffer: granted, conn: c, left: make(chan struct{})}
 	if other := l.take(e); other != nil {
 		l.refuse(c, proto.ReasonBusy, fmt.Sprintf("engine %q (pid %d) is at this socket", other.Name, other.PID))
 		return
@@ -189,9 +129,26 @@ func (l *Listener) greet(ctx context.Context, c *net.UnixConn, met func()) {
 	}
 }
 
+// here is the engine that is attached. One whose connection has ended is on its way out,
+// and that is waited for: it may be the one before this one, which was restarted.
+func (l *Listener) here(ctx context.Context) *Engine {
+	e := l.Engine()
+	if e == nil || !hungUp(e.conn) {
+		return e
+	}
+	limit := time.NewTimer(l.cfg.HelloLimit)
+	defer limit.Stop()
+	select {
+	case <-e.left:
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	return l.Engine()
+}
+
 // hello says ours and waits for the engine's.
-func (l *Listener) hello(c *net.UnixConn) (proto.Hello, proto.Reason, error) {
-	if other := l.Engine(); other != nil {
+func (l *Listener) hello(ctx context.Context, c *net.UnixConn) (proto.Hello, proto.Reason, error) {
+	if other := l.here(ctx); other != nil {
 		return proto.Hello{}, proto.ReasonBusy, fmt.Errorf("engine %q (pid %d) is at this socket", other.Name, other.PID)
 	}
 	ours := proto.AppendHello(nil, &proto.Hello{
@@ -283,10 +240,10 @@ func (l *Listener) serve(c *net.UnixConn) error {
 	wrote := make(chan error, 1)
 	go func() {
 		err := newWriter(l, raw).run(ended)
-		_ = c.Close() // ends the reader
+		_ = c.CloseRead() // ends the reader, when it has what the engine said before
 		wrote <- err
 	}()
-	err = newReader(l, raw).run()
+	err = newReader(l, c, raw).run()
 	close(ended)
 	_ = c.Close() // ends the writer
 	return errors.Join(err, <-wrote)
@@ -378,6 +335,7 @@ func (w *writer) send(fd uintptr) bool {
 // reader takes an engine's verdicts.
 type reader struct {
 	l        *Listener
+	conn     syscall.Conn
 	raw      syscall.RawConn
 	msgs     *sys.Messages
 	bufs     [recvBatch][]byte
@@ -387,8 +345,8 @@ type reader struct {
 	try      func(fd uintptr) bool
 }
 
-func newReader(l *Listener, raw syscall.RawConn) *reader {
-	r := &reader{l: l, raw: raw, msgs: sys.NewMessages(recvBatch)}
+func newReader(l *Listener, conn syscall.Conn, raw syscall.RawConn) *reader {
+	r := &reader{l: l, conn: conn, raw: raw, msgs: sys.NewMessages(recvBatch)}
 	for i := range r.bufs {
 		r.bufs[i] = make([]byte, proto.MaxMessage)
 		r.msgs.Set(i, r.bufs[i], nil)
@@ -407,10 +365,10 @@ func (r *reader) run() error {
 			}
 			return err
 		}
-		if r.err != nil {
-			if errors.Is(r.err, unix.ECONNRESET) {
-				return nil // it left frames unread
-			}
+		switch {
+		case errors.Is(r.err, unix.ECONNRESET):
+			continue // it went and left frames unread: what it said before is there yet
+		case r.err != nil:
 			return r.err
 		}
 		ended := r.parse()
@@ -438,7 +396,7 @@ func (r *reader) parse() (ended bool) {
 	r.verdicts = r.verdicts[:0]
 	for i := range r.n {
 		n, cut := r.msgs.Bytes(i)
-		if n == 0 && r.hungUp() {
+		if n == 0 && hungUp(r.conn) {
 			return true
 		}
 		v, err := proto.ParseVerdicts(r.bufs[i][:n])
@@ -456,12 +414,14 @@ func (r *reader) parse() (ended bool) {
 	return false
 }
 
-// hungUp tells the end of a connection from an empty message.
-func (r *reader) hungUp() (gone bool) {
-	err := r.raw.Control(func(fd uintptr) {
+// hungUp tells whether the other side has closed the connection, which an empty message
+// of its does not.
+func hungUp(c syscall.Conn) (gone bool) {
+	err := control(c, func(fd int) error {
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		_, err := unix.Poll(p[:], 0)
 		gone = err == nil && p[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
+		return nil
 	})
 	return err != nil || gone
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,20 +14,31 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"oxpd/divert/proto"
-	"oxpd/internal/clock"
 	"oxpd/internal/frame"
 )
 
 // hang is how long a test waits for what should come at once.
 const hang = 30 * time.Second
 
-// lockedGone is gone for several goroutines.
+// setClock stands until a test moves it, whoever reads it.
+type setClock struct{ now atomic.Int64 }
+
+func (c *setClock) Now() time.Duration                               { return time.Duration(c.now.Load()) }
+func (c *setClock) Sleep(ctx context.Context, d time.Duration) error { c.pass(d); return ctx.Err() }
+func (c *setClock) pass(d time.Duration)                             { c.now.Add(int64(d)) }
+
+// lockedGone is gone for several goroutines. Frames wait in front of its gate, if it has
+// one.
 type lockedGone struct {
-	mu sync.Mutex
+	gate chan struct{}
+	mu   sync.Mutex
 	gone
 }
 
 func (g *lockedGone) Release(frames []Released) {
+	if g.gate != nil {
+		<-g.gate
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.gone.Release(frames)
@@ -38,12 +50,14 @@ func (g *lockedGone) len() int {
 	return len(g.frames)
 }
 
-// socketRig is a listener that runs.
+// socketRig is a listener that runs. Its queue's time stands still.
 type socketRig struct {
 	*testing.T
 	*Queue
-	l   *Listener
-	out *lockedGone
+	l     *Listener
+	out   *lockedGone
+	clock *setClock
+	stop  func()
 }
 
 func newSocketRig(t *testing.T, set func(*Settings), change func(*ListenerConfig)) *socketRig {
@@ -51,10 +65,10 @@ func newSocketRig(t *testing.T, set func(*Settings), change func(*ListenerConfig
 	if set != nil {
 		set(&s)
 	}
-	r := &socketRig{T: t, out: &lockedGone{}}
-	clk := clock.NewReal()
-	r.Queue = NewQueue(QueueConfig{Name: "test", Settings: s, Outlet: r.out, Limit: func(int) int { return 9000 }, Clock: clk})
-	cfg := ListenerConfig{Path: filepath.Join(t.TempDir(), "inspect.sock"), Queue: r.Queue, MaxFrame: 9022, Clock: clk}
+	r := &socketRig{T: t, out: &lockedGone{}, clock: &setClock{}}
+	r.clock.pass(time.Hour)
+	r.Queue = NewQueue(QueueConfig{Name: "test", Settings: s, Outlet: r.out, Limit: func(int) int { return 9000 }, Clock: r.clock})
+	cfg := ListenerConfig{Path: filepath.Join(t.TempDir(), "inspect.sock"), Queue: r.Queue, MaxFrame: 9022, Clock: r.clock, HelloLimit: hang}
 	if change != nil {
 		change(&cfg)
 	}
@@ -64,7 +78,7 @@ func newSocketRig(t *testing.T, set func(*Settings), change func(*ListenerConfig
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
-	t.Cleanup(func() {
+	r.stop = sync.OnceFunc(func() {
 		cancel()
 		select {
 		case err := <-done:
@@ -72,9 +86,13 @@ func newSocketRig(t *testing.T, set func(*Settings), change func(*ListenerConfig
 		case <-time.After(hang):
 			t.Error("the listener does not end")
 		}
+	})
+	t.Cleanup(func() {
+		r.stop()
 		c := r.Counts(0, In)
 		assert.Equal(t, c.Seen, c.Sum(), "%+v", c)
 		assert.Zero(t, c.Queued)
+		assert.NoFileExists(t, l.Path())
 	})
 	return r
 }
@@ -82,7 +100,7 @@ func newSocketRig(t *testing.T, set func(*Settings), change func(*ListenerConfig
 func (r *socketRig) offer(b []byte) Fate {
 	var head frame.Packet
 	head.Parse(b, len(b))
-	return r.Queue.Offer(r.cfg.Clock.Now(), &Offered{Pieces: [][]byte{b}, Bytes: len(b), Head: &head})
+	return r.Queue.Offer(r.clock.Now(), &Offered{Pieces: [][]byte{b}, Bytes: len(b), Head: &head})
 }
 
 func (r *socketRig) eventually(what string, ok func() bool) {
@@ -108,15 +126,20 @@ func (r *socketRig) dial() *peer {
 	return &peer{r.T, c}
 }
 
-// attach is dial and both Hellos.
+// attach is dial and greet.
 func (r *socketRig) attach() *peer {
 	p := r.dial()
+	r.greet(p)
+	return p
+}
+
+// greet is both Hellos.
+func (r *socketRig) greet(p *peer) {
 	h, err := proto.ParseHello(p.read())
 	require.NoError(r, err)
 	assert.Equal(r, uint32(9022), h.MaxFrame)
 	p.write(proto.AppendHello(nil, &proto.Hello{Version: proto.Version, Name: "by hand"}))
 	r.eventually("attached", func() bool { return r.Queue.Stats().State != Absent })
-	return p
 }
 
 func (p *peer) read() []byte {
@@ -208,7 +231,7 @@ func TestNoHello(t *testing.T) {
 }
 
 func TestOtherVersion(t *testing.T) {
-	r := newSocketRig(t, nil, func(c *ListenerConfig) { c.HelloLimit = hang })
+	r := newSocketRig(t, nil, nil)
 	p := r.dial()
 	p.read()
 	p.write(proto.AppendHello(nil, &proto.Hello{Version: 9}))

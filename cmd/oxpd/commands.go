@@ -232,8 +232,8 @@ func (a *app) demoCommand() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
 		Use: "demo", Short: "show frames moving through the simulated card", Args: args(0, 0),
 		Long: "Starts a daemon on the simulated card between network namespaces of its own, sends pings and TCP through it and through a bridge\n" +
-			"of two ports, drops pings by a filter, replays captures on a second card, and checks that each frame is in exactly one counter. Takes about half a minute,\n" +
-			"touches no interface of this machine, leaves nothing behind.\n" +
+			"of two ports, drops pings by a filter and by an inspection engine, replays captures on a second card, and checks that each frame is in\n" +
+			"exactly one counter. Takes about half a minute, touches no interface of this machine, leaves nothing behind.\n" +
 			withoutRoot,
 		RunE: a.privileged(func(cmd *cobra.Command, _ []string) error {
 			exe, err := os.Executable()

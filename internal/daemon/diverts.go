@@ -228,6 +228,16 @@ func (s *divertService) unserved(st *divert.QueueStats, kind divert.Kind, kinds 
 	return fmt.Sprintf("%s: %s: %s%s %s", st.Name, why, what, strings.Join(behind, ", "), fates[policy])
 }
 
+// of is which frames of a port are inspected, and by what; nil when it is those that
+// filters divert, by the engines at the listeners.
+func (s *divertService) of(p board.Port) *client.DivertMode {
+	all, kind := s.in.Wants(p.Index), s.kind(p)
+	if !all && kind == divert.Socket {
+		return nil
+	}
+	return &client.DivertMode{Frames: framesWord(all), Engine: kind.String()}
+}
+
 // brief are the queues that something is behind, for the status.
 func (s *divertService) brief() []client.DivertEngine {
 	v := s.view(nil)

@@ -293,3 +293,14 @@ func TestDivertOverTheSocket(t *testing.T) {
 		})
 	}
 }
+
+func TestDivertModeInAPortsView(t *testing.T) {
+	pair := divert.TapPair
+	p := board.ByIndex(2)
+	r := newDivertRig("a")
+	assert.Nil(t, r.of(p))
+	require.NoError(t, r.setPort(p, true, nil))
+	assert.Equal(t, &client.DivertMode{Frames: "all", Engine: "socket"}, r.of(p))
+	require.NoError(t, r.setPort(p, false, &pair))
+	assert.Equal(t, &client.DivertMode{Frames: "filter", Engine: "tap-pair"}, r.of(p))
+}

@@ -21,7 +21,7 @@ func (d *Daemon) portView(p board.Port) client.PortView {
 		return out
 	}
 	v := o.snapshot()
-	out.Filters = d.filters.of(p)
+	out.Filters, out.Divert = d.filters.of(p), d.inspect.of(p)
 	out.Awaiting, out.PutBack, out.Repaired = v.awaiting, v.putBack, v.drift+v.forgot
 	if v.up {
 		if index, _ := kernel(v.iface); index != 0 {

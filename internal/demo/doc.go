@@ -27,7 +27,8 @@
 // then on every frame is one that the demo sends, and "+0" can be said of counters
 // of the whole card.
 //
-// Pings that a filter drops end on the ring, and are in the sums.
+// Pings that a filter drops end on the ring, and are in the sums; so are those that an
+// engine blocks, or nobody inspects.
 //
 // Captures are replayed on a card of their own (internal/replay), which the sums do
 // not know.

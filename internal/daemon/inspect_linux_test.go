@@ -29,7 +29,6 @@ type testEngine struct {
 	done chan error
 
 	mu   sync.Mutex
-	seen [][]byte
 	held []uint64 // ids without a verdict
 }
 
@@ -59,7 +58,6 @@ func (t *testEngine) run(decide func(f *divertclient.Frame) (proto.Code, []byte)
 		}
 		code, b := decide(&f)
 		t.mu.Lock()
-		t.seen = append(t.seen, slices.Clone(f.Data))
 		if code == 0 {
 			t.held = append(t.held, f.ID)
 		}
@@ -86,12 +84,6 @@ func (t *testEngine) close() {
 	_ = t.e.Close()
 	err := <-t.done
 	assert.Error(t.t, err)
-}
-
-func (t *testEngine) count() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.seen)
 }
 
 // ours tells frames of these tests from the kernel's own.

@@ -16,6 +16,8 @@ import (
 // Limits of listeners.
 const (
 	defaultListener = "inspect.sock" // beside the control socket
+	defaultName     = "oxpd"         // of the control socket, without socketSuffix: another one has its name in front
+	socketSuffix    = ".sock"
 	maxListeners    = 64
 )
 
@@ -41,7 +43,7 @@ type Divert struct {
 	// Order is any, or keep, by which a frame passes uninspected only when none of its flow is queued, and is dropped otherwise.
 	Order string `yaml:"order"`
 	// Listeners are the sockets that engines connect to, one engine at each; the frames are shared by the addresses of their hosts.
-	// Without any it is inspect.sock beside the control socket.
+	// Without any it is inspect.sock beside the control socket, oxpd.sock; a control socket of another name, as x.sock, has x-inspect.sock.
 	Listeners []string `yaml:"listeners,flow,omitempty"`
 	// Ports says which frames of a port are inspected, and by what, by interface name or label.
 	Ports map[string]DivertPort `yaml:"ports,omitempty"`
@@ -182,7 +184,11 @@ func (c Config) Listeners() []string {
 	if len(c.Divert.Listeners) > 0 {
 		return c.Divert.Listeners
 	}
-	return []string{filepath.Join(filepath.Dir(c.Socket), defaultListener)}
+	name := strings.TrimSuffix(filepath.Base(c.Socket), socketSuffix)
+	if name == defaultName {
+		return []string{filepath.Join(filepath.Dir(c.Socket), defaultListener)}
+	}
+	return []string{filepath.Join(filepath.Dir(c.Socket), name+"-"+defaultListener)}
 }
 
 // Risk is the warning of a buffer-size that cannot be, "" when it can.

@@ -13,10 +13,13 @@ import (
 
 func TestDivert(t *testing.T) {
 	t.Run("without the section", func(t *testing.T) {
-		c, err := Parse("f", []byte("socket: /run/x/y.sock\n"))
+		c, err := Parse("f", []byte("socket: /run/x/oxpd.sock\n"))
 		require.NoError(t, err)
 		assert.Equal(t, divert.Defaults(), c.Divert.Settings())
 		assert.Equal(t, []string{"/run/x/inspect.sock"}, c.Listeners())
+		for socket, want := range map[string]string{"/tmp/a.sock": "/tmp/a-inspect.sock", "/tmp/s": "/tmp/s-inspect.sock", "/tmp/oxpd": "/tmp/inspect.sock"} {
+			assert.Equal(t, []string{want}, Config{Socket: socket}.Listeners(), "two daemons in one directory")
+		}
 		all, kind := c.Divert.Mode(board.ByIndex(8))
 		assert.False(t, all)
 		assert.Equal(t, divert.Socket, kind)

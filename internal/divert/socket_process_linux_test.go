@@ -22,6 +22,14 @@ func TestMain(m *testing.M) {
 		acceptAll(path)
 		os.Exit(0)
 	}
+	if path := os.Getenv(asBatchEngine); path != "" {
+		batchEngine(path)
+		os.Exit(0)
+	}
+	if answers := os.Getenv(asBareEnd); answers != "" {
+		bareEnd(3, answers == answerTogether)
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 

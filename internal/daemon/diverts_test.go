@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/divert"
 	"oxpd/internal/frame"
+	"oxpd/internal/pfil"
 )
 
 // nowhere is an outlet whose frames nobody wants.
@@ -303,4 +305,43 @@ func TestDivertModeInAPortsView(t *testing.T) {
 	assert.Equal(t, &client.DivertMode{Frames: "all", Engine: "socket"}, r.of(p))
 	require.NoError(t, r.setPort(p, false, &pair))
 	assert.Equal(t, &client.DivertMode{Frames: "filter", Engine: "tap-pair"}, r.of(p))
+}
+
+// The datapath does not wait for a socket that nobody has asked for.
+func TestListenersThatCannotBe(t *testing.T) {
+	inspecting := func(t *testing.T, listeners ...string) (*inspection, *config.Config, *bytes.Buffer) {
+		cfg := config.Default()
+		cfg.Socket = filepath.Join(t.TempDir(), "oxpd.sock")
+		for _, l := range listeners {
+			cfg.Divert.Listeners = append(cfg.Divert.Listeners, filepath.Join(filepath.Dir(cfg.Socket), l))
+		}
+		log := &bytes.Buffer{}
+		fan := newFanout(pfil.NewTable(filterShards, time.Now), realclock.NewReal())
+		s := newInspection(cfg, "", fan, realclock.NewReal(), slog.New(slog.NewTextHandler(log, nil)))
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(cfg.Socket), "inspect.sock"), nil, 0o600))
+		return s, &cfg, log
+	}
+	t.Run("one that is not named is missed, and that is said", func(t *testing.T) {
+		s, cfg, log := inspecting(t)
+		require.NoError(t, s.start(&cfg.Divert))
+		assert.Contains(t, log.String(), "there is no inspection socket")
+		v := s.view(nil)
+		require.Len(t, v.Warnings, 1)
+		assert.Contains(t, v.Warnings[0], "no engine can connect: ")
+		assert.Contains(t, v.Warnings[0], cfg.Listeners()[0])
+		assert.Equal(t, client.QueueAbsent, v.Queues[0].State)
+		s.stop()
+	})
+	t.Run("one that is named is an error, and nothing is left", func(t *testing.T) {
+		s, cfg, _ := inspecting(t, "first.sock", "inspect.sock")
+		require.ErrorContains(t, s.start(&cfg.Divert), cfg.Listeners()[1])
+		assert.NoFileExists(t, cfg.Listeners()[0])
+	})
+	t.Run("neither is missed", func(t *testing.T) {
+		s, cfg, _ := inspecting(t, "first.sock", "second.sock")
+		require.NoError(t, s.start(&cfg.Divert))
+		assert.Empty(t, s.view(nil).Warnings)
+		s.stop()
+		assert.NoFileExists(t, cfg.Listeners()[1])
+	})
 }

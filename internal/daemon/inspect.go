@@ -40,13 +40,14 @@ type inspection struct {
 
 	mu        sync.Mutex
 	listeners map[*divert.Queue]*divert.Listener // there are some once start has returned
+	unmade    map[*divert.Queue]error            // why a queue has no listener
 	pairs     [board.Ports]*tapPair              // those that were ever made
 }
 
 // newInspection makes queues for the listeners of a configuration. Nothing is opened
 // before start.
 func newInspection(cfg config.Config, netns string, fan *fanout, clock clock, log *slog.Logger) *inspection {
-	s := &inspection{fan: fan, clock: clock, log: log, netns: netns, paths: cfg.Listeners(), listeners: map[*divert.Queue]*divert.Listener{}}
+	s := &inspection{fan: fan, clock: clock, log: log, netns: netns, paths: cfg.Listeners(), listeners: map[*divert.Queue]*divert.Listener{}, unmade: map[*divert.Queue]error{}}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.out, s.endOut = context.WithCancel(context.Background())
 	var queues []*divert.Queue
@@ -67,20 +68,26 @@ func (s *inspection) newQueue(name string, n int, pair bool) *divert.Queue {
 }
 
 // start makes the listeners' sockets and begins to serve engines, with what the
-// configuration says. After an error nothing is left open.
+// configuration says. After an error nothing is left open. A socket that the configuration
+// does not name need not be: the datapath starts without it, and frames that are diverted
+// meet the policy for an engine that is not there.
 func (s *inspection) start(cfg *config.Divert) error {
 	for i, q := range s.in.Listeners() {
 		l, err := divert.Listen(divert.ListenerConfig{
 			Path: s.paths[i], Queue: q, MaxFrame: board.MaxMTU + frame.HeaderSize + frame.MaxVLANs*frame.VLANSize, Clock: s.clock, Log: s.log,
 		})
-		if err != nil {
+		if err != nil && len(cfg.Listeners) > 0 {
 			s.stop()
 			return err
 		}
-		s.mu.Lock()
-		s.listeners[q] = l
-		s.mu.Unlock()
 		s.spawn("inspection queue", q.Run)
+		s.mu.Lock()
+		s.listeners[q], s.unmade[q] = l, err
+		s.mu.Unlock()
+		if err != nil {
+			s.log.Warn("there is no inspection socket: divert.listeners of the configuration may name another", "err", err)
+			continue
+		}
 		s.spawn("inspection socket", l.Run)
 	}
 	if err := s.boot(cfg); err != nil {
@@ -116,7 +123,7 @@ func (s *inspection) stop() {
 // engine implements engines.
 func (s *inspection) engine(q *divert.Queue) engineView {
 	s.mu.Lock()
-	l := s.listeners[q]
+	l, unmade := s.listeners[q], s.unmade[q]
 	var pair *tapPair
 	for _, p := range s.pairs {
 		if p != nil && p.queue == q {
@@ -125,6 +132,8 @@ func (s *inspection) engine(q *divert.Queue) engineView {
 	}
 	s.mu.Unlock()
 	switch {
+	case unmade != nil:
+		return engineView{warning: fmt.Sprintf("no engine can connect: %v; divert.listeners may name another path", unmade)}
 	case l != nil:
 		return listenerView(l, q.Settings().BufferSize)
 	case pair != nil:

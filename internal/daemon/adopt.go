@@ -104,7 +104,7 @@ func (d *Daemon) adoptPort(b board.Port, fd, index int, live bool) (*port.Port, 
 		return nil, errors.Join(err, p.Keep())
 	}
 	if live {
-		d.join(p)
+		d.fan.join(p)
 	}
 	return p, nil
 }

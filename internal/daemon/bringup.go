@@ -586,7 +586,7 @@ func (d *Daemon) attach(ctx context.Context, b board.Port, mac [6]byte, mtu int)
 	d.mu.Lock()
 	d.taps[p] = true
 	d.mu.Unlock()
-	d.join(p)
+	d.fan.join(p)
 	d.keep.keepPort(b, p.Index(), p.Descriptor())
 	return p, nil
 }
@@ -605,19 +605,13 @@ func (d *Daemon) rejoin(i iface) error {
 	if err := d.tx.Add(p); err != nil {
 		return err
 	}
-	d.join(p)
+	d.fan.join(p)
 	return nil
 }
 
 // portConfig is how a port is made, or gone on with.
 func (d *Daemon) portConfig(b board.Port) port.Config {
-	return port.Config{Port: b, NetNS: d.o.NetNS, Counters: d.fan.counts[b.Index], Limited: func(mtu int) { d.inspect.followLimit(b, mtu) }}
-}
-
-// join puts a port into the data path.
-func (d *Daemon) join(p *port.Port) {
-	d.fan.join(p)
-	d.inspect.followLimit(p.Board(), p.Limit())
+	return port.Config{Port: b, NetNS: d.o.NetNS, Counters: d.fan.counts[b.Index]}
 }
 
 // detach takes a port's interface out of the data path and closes it.

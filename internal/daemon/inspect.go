@@ -163,12 +163,11 @@ func listenerView(l *divert.Listener, bufferSize int64) engineView {
 type tapPair struct {
 	queue *divert.Queue
 
-	mu     sync.Mutex
-	end    context.CancelFunc // nil: the port has none now
-	done   chan struct{}      // closed when they are gone
-	inline *port.Inline       // nil while there are none
-	pair   *divert.Pair       // the last one
-	why    string             // there are none; empty: there are, or nobody wants them
+	mu   sync.Mutex
+	end  context.CancelFunc // nil: the port has none now
+	done chan struct{}      // closed when they are gone
+	pair *divert.Pair       // the last one
+	why  string             // there are none; empty: there are, or nobody wants them
 }
 
 // view is what is known of the engine.
@@ -244,7 +243,7 @@ func (s *inspection) pairOf(p board.Port) *tapPair {
 
 func (s *inspection) openPair(p board.Port) (*port.Inline, error) {
 	return port.OpenInline(port.InlineConfig{
-		Names: [2]string{divert.WireSide: p.Name + "w", divert.HostSide: p.Name + "h"}, NetNS: s.netns, MTU: s.fan.limit(p.Index), Log: s.log,
+		Names: [2]string{divert.WireSide: p.Name + "w", divert.HostSide: p.Name + "h"}, NetNS: s.netns, Log: s.log,
 	})
 }
 
@@ -254,28 +253,28 @@ func (s *inspection) servePair(ctx context.Context, p board.Port, t *tapPair, in
 	for {
 		err := s.runPair(ctx, p, t, in)
 		if ctx.Err() != nil {
-			t.note(nil, nil, "")
+			t.note(nil, "")
 			return
 		}
-		t.note(nil, nil, fmt.Sprintf("%s: the interfaces for its engine have gone, and are made again: %v", p.Name, err))
+		t.note(nil, fmt.Sprintf("%s: the interfaces for its engine have gone, and are made again: %v", p.Name, err))
 		s.log.Warn("interfaces for an engine have gone", "port", p.Name, "err", err)
 		for in = nil; in == nil; {
 			if s.clock.Sleep(ctx, pairPause) != nil {
-				t.note(nil, nil, "")
+				t.note(nil, "")
 				return
 			}
 			if in, err = s.openPair(p); err != nil {
-				t.note(nil, nil, fmt.Sprintf("%s: there are no interfaces for its engine: %v", p.Name, err))
+				t.note(nil, fmt.Sprintf("%s: there are no interfaces for its engine: %v", p.Name, err))
 			}
 		}
 	}
 }
 
 // note says what there is of a pair now.
-func (t *tapPair) note(in *port.Inline, pair *divert.Pair, why string) {
+func (t *tapPair) note(pair *divert.Pair, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.inline, t.why = in, why
+	t.why = why
 	if pair != nil {
 		t.pair = pair
 	}
@@ -285,8 +284,7 @@ func (t *tapPair) note(in *port.Inline, pair *divert.Pair, why string) {
 // and removes them.
 func (s *inspection) runPair(ctx context.Context, p board.Port, t *tapPair, in *port.Inline) error {
 	pair := divert.NewPair(divert.PairConfig{Port: p.Index, Queue: t.queue, Sides: in.Files(), Attached: in.Attached, Clock: s.clock, Log: s.log})
-	t.note(in, pair, "")
-	s.followLimit(p, s.fan.limit(p.Index)) // it may have changed since the interfaces were made
+	t.note(pair, "")
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watched := make(chan error, 1)
@@ -294,24 +292,6 @@ func (s *inspection) runPair(ctx context.Context, p board.Port, t *tapPair, in *
 	err := pair.Run(ctx)
 	cancel()
 	return errors.Join(err, <-watched, in.Close())
-}
-
-// followLimit gives the interfaces of a port's engine the MTU that its frames are
-// measured against.
-func (s *inspection) followLimit(p board.Port, mtu int) {
-	t := s.pairOf(p)
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	in := t.inline
-	t.mu.Unlock()
-	if in == nil || in.MTU() == mtu {
-		return
-	}
-	if err := in.SetMTU(mtu); err != nil {
-		s.log.Warn("mtu of the interfaces for an engine stays", "port", p.Name, "mtu", mtu, "err", err)
-	}
 }
 
 // outlet is the way of one queue's frames to their port and to the card.

@@ -4,13 +4,25 @@ import (
 	"bytes"
 	"log/slog"
 	"strconv"
+
+	"oxpd/internal/board"
+	"oxpd/internal/frame"
 )
+
+// InlineMTU is the MTU of the two interfaces of an Inline, in bytes: the largest of a port
+// and room for all tags that it takes, whatever the port's MTU is. An engine that sends
+// through a ring (PACKET_TX_RING) is dead in one direction, until it is started again, once
+// it has had one frame that is too long for the interface by which it leaves; so there is
+// no such frame: not with two tags, for which the kernel allows no more than one, and not
+// when a port's MTU is lowered while longer frames are in the engine. And an engine that
+// makes its buffers by the MTU that it finds when it starts cuts nothing later.
+// (Seen with libdaq 2.0.7 and Linux 6.18; internal/divert/daqtest.)
+const InlineMTU = board.MaxMTU + frame.MaxVLANs*frame.VLANSize
 
 // InlineConfig is what OpenInline needs. Log is optional.
 type InlineConfig struct {
 	Names [2]string // of the two interfaces
 	NetNS string    // path of a network namespace; empty: the process's own
-	MTU   int       // of both
 	Log   *slog.Logger
 }
 

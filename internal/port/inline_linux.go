@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"oxpd/internal/board"
 	"oxpd/internal/sys"
 )
 
@@ -27,7 +26,6 @@ type Inline struct {
 	sides [2]inlineSide
 
 	mu     sync.Mutex // the interfaces' settings
-	mtu    int
 	closed bool
 }
 
@@ -37,13 +35,11 @@ type inlineSide struct {
 	link *netlinkLink
 }
 
-// OpenInline makes the two interfaces: up, of one MTU, without ARP and IPv6, so that the
-// host's own network answers nothing there. Errors: sys.ErrExists, the kernel's.
+// OpenInline makes the two interfaces, or neither: up, with InlineMTU, without ARP and
+// IPv6, so that the host's own network answers nothing there. Errors: sys.ErrExists, the
+// kernel's.
 func OpenInline(cfg InlineConfig) (*Inline, error) {
-	if err := board.CheckMTU(cfg.MTU); err != nil {
-		return nil, fmt.Errorf("port: open %s and %s: %w", cfg.Names[0], cfg.Names[1], err)
-	}
-	i := &Inline{cfg: cfg, log: cfg.Log, mtu: cfg.MTU}
+	i := &Inline{cfg: cfg, log: cfg.Log}
 	if i.log == nil {
 		i.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -65,7 +61,7 @@ func OpenInline(cfg InlineConfig) (*Inline, error) {
 // prepare sets everything before the interfaces come up.
 func (i *Inline) prepare() error {
 	for _, s := range i.sides {
-		if err := s.link.setMTU(i.mtu); err != nil {
+		if err := s.link.setMTU(InlineMTU); err != nil {
 			return err
 		}
 		if err := s.link.setFlag(unix.IFF_NOARP, true); err != nil {
@@ -100,45 +96,6 @@ func setting(name string) error {
 // frame a call. They are closed by Close.
 func (i *Inline) Files() [2]*os.File { return [2]*os.File{i.sides[0].file, i.sides[1].file} }
 
-// MTU is the one that both interfaces have, or are to have.
-func (i *Inline) MTU() int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.mtu
-}
-
-// SetMTU sets both interfaces' MTU, or neither's: when the second refuses, the first is
-// put back. Errors: *board.MTURangeError, ErrClosed, ErrRemoved, the kernel's.
-func (i *Inline) SetMTU(mtu int) error {
-	err := board.CheckMTU(mtu)
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if err == nil && i.closed {
-		err = ErrClosed
-	}
-	if err == nil {
-		err = i.setBoth(mtu)
-	}
-	if removed(err) {
-		err = fmt.Errorf("%w: %w", ErrRemoved, err)
-	}
-	if err != nil {
-		return fmt.Errorf("port: set MTU of %s and %s: %w", i.sides[0].name, i.sides[1].name, err)
-	}
-	return nil
-}
-
-func (i *Inline) setBoth(mtu int) error {
-	if err := i.sides[0].link.setMTU(mtu); err != nil {
-		return err
-	}
-	if err := i.sides[1].link.setMTU(mtu); err != nil {
-		return errors.Join(err, i.sides[0].link.setMTU(i.mtu))
-	}
-	i.mtu = mtu
-	return nil
-}
-
 // Watch puts back an MTU that somebody else has set, and says so, until ctx ends, which
 // is no error.
 func (i *Inline) Watch(ctx context.Context) error {
@@ -168,11 +125,11 @@ func (i *Inline) putBack(l Link) {
 			continue
 		}
 		now, err := side.link.state()
-		if err != nil || now.MTU == i.mtu {
+		if err != nil || now.MTU == InlineMTU {
 			continue
 		}
-		err = side.link.setMTU(i.mtu)
-		i.log.Warn("somebody set the MTU of an inspection interface: it is that of its port", "interface", side.name, "found", now.MTU, "put_back", i.mtu, "err", err)
+		err = side.link.setMTU(InlineMTU)
+		i.log.Warn("somebody set the MTU of an inspection interface, which is always the same", "interface", side.name, "found", now.MTU, "put_back", InlineMTU, "err", err)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 func openInline(t *testing.T, ns *sys.NetNS) *Inline {
-	i, err := OpenInline(InlineConfig{Names: [2]string{"oxp1w", "oxp1h"}, NetNS: ns.Path(), MTU: 9000})
+	i, err := OpenInline(InlineConfig{Names: [2]string{"oxp1w", "oxp1h"}, NetNS: ns.Path()})
 	require.NoError(t, err)
 	t.Cleanup(func() { i.Close() })
 	return i
@@ -36,7 +36,7 @@ func TestInline(t *testing.T) {
 	assert.Contains(t, shown, "NOARP")
 	assert.Contains(t, shown, "UP")
 	assert.NotContains(t, ip(t, ns, "address show oxp1w"), "inet6")
-	assert.Equal(t, [2]int{9000, 9000}, i.mtus(t))
+	assert.Equal(t, [2]int{9008, 9008}, i.mtus(t))
 
 	frame := ether(1000, 0, 1)
 	a, b := listen(t, ns, i.sides[0].link.index), listen(t, ns, i.sides[1].link.index)
@@ -49,31 +49,12 @@ func TestInline(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, frame, buf[:n], "the first that comes: the host sends nothing there by itself")
 
-	_, err = OpenInline(InlineConfig{Names: [2]string{"oxp2w", "oxp1h"}, NetNS: ns.Path(), MTU: 1500})
+	_, err = OpenInline(InlineConfig{Names: [2]string{"oxp2w", "oxp1h"}, NetNS: ns.Path()})
 	require.ErrorIs(t, err, sys.ErrExists)
 	assert.False(t, interfaceExists(t, ns, "oxp2w"), "both or neither")
 	require.NoError(t, i.Close())
 	assert.ErrorIs(t, i.Close(), ErrClosed)
 	assert.False(t, interfaceExists(t, ns, "oxp1w"))
-	assert.ErrorIs(t, i.SetMTU(1500), ErrClosed)
-}
-
-func TestInlineMTUsAreOne(t *testing.T) {
-	ns := newNS(t)
-	i := openInline(t, ns)
-	require.NoError(t, i.SetMTU(1500))
-	assert.Equal(t, [2]int{1500, 1500}, i.mtus(t))
-	assert.Error(t, i.SetMTU(71))
-	assert.Error(t, i.SetMTU(9001))
-	assert.Equal(t, [2]int{1500, 1500}, i.mtus(t))
-
-	whole := i.sides[1].link
-	i.sides[1].link = &netlinkLink{conn: whole.conn, index: 1 << 30} // the second refuses
-	err := i.SetMTU(9000)
-	require.ErrorIs(t, err, ErrRemoved)
-	i.sides[1].link = whole
-	assert.Equal(t, [2]int{1500, 1500}, i.mtus(t))
-	assert.Equal(t, 1500, i.MTU())
 }
 
 func TestInlineForeignMTUIsPutBack(t *testing.T) {
@@ -84,12 +65,11 @@ func TestInlineForeignMTUIsPutBack(t *testing.T) {
 	go func() { done <- i.Watch(ctx) }()
 	for _, name := range []string{"oxp1w", "oxp1h"} {
 		ip(t, ns, "link set "+name+" mtu 1400")
-		eventually(t, "put back", func() bool { return i.mtus(t) == [2]int{9000, 9000} })
+		eventually(t, "put back", func() bool { return i.mtus(t) == [2]int{9008, 9008} })
 	}
-	require.NoError(t, i.SetMTU(2000))
 	cancel()
 	require.NoError(t, <-done)
-	assert.Equal(t, [2]int{2000, 2000}, i.mtus(t))
+	assert.Equal(t, [2]int{9008, 9008}, i.mtus(t))
 }
 
 func TestInlineAttached(t *testing.T) {

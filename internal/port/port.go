@@ -25,9 +25,6 @@ type Config struct {
 	Port     board.Port
 	NetNS    string    // path of a network namespace; empty: the process's own
 	Counters *Counters // of an earlier life of the port; nil: from 0
-	// Limited is told each MTU that frames will be measured against, before they are. nil:
-	// nobody wants to know.
-	Limited func(mtu int)
 }
 
 // Port is one TAP interface. All methods are safe for concurrent use.
@@ -35,7 +32,6 @@ type Port struct {
 	port     board.Port
 	index    int
 	counters *Counters
-	limited  func(mtu int)
 	limit    atomic.Int32 // MTU in bytes that frames are measured against
 
 	tap tap // closed is read, and the file used, under the lock of a shard
@@ -127,7 +123,7 @@ func Adopt(cfg Config, fd, index int) (*Port, error) {
 }
 
 func newPort(cfg Config, t tap, l link) *Port {
-	p := &Port{port: cfg.Port, counters: cfg.Counters, limited: cfg.Limited, tap: t, link: l}
+	p := &Port{port: cfg.Port, counters: cfg.Counters, tap: t, link: l}
 	if p.counters == nil {
 		p.counters = new(Counters)
 	}
@@ -267,12 +263,7 @@ func (p *Port) SetMTU(ctx context.Context, mtu int) error {
 
 // SetLimit sets the MTU that frames are measured against, both ways, without
 // touching the interface.
-func (p *Port) SetLimit(mtu int) {
-	if p.limited != nil {
-		p.limited(mtu)
-	}
-	p.limit.Store(int32(mtu))
-}
+func (p *Port) SetLimit(mtu int) { p.limit.Store(int32(mtu)) }
 
 // Limit is the MTU that frames are measured against.
 func (p *Port) Limit() int { return int(p.limit.Load()) }

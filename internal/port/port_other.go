@@ -46,12 +46,6 @@ func OpenInline(InlineConfig) (*Inline, error) { return nil, errors.ErrUnsupport
 // Files are none.
 func (*Inline) Files() [2]*os.File { return [2]*os.File{} }
 
-// MTU is 0.
-func (*Inline) MTU() int { return 0 }
-
-// SetMTU returns errors.ErrUnsupported.
-func (*Inline) SetMTU(int) error { return errors.ErrUnsupported }
-
 // Watch returns errors.ErrUnsupported.
 func (*Inline) Watch(context.Context) error { return errors.ErrUnsupported }
 

@@ -2,6 +2,7 @@ package daqtest
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	_ "embed"
 	"errors"
@@ -69,6 +70,21 @@ type Options struct {
 	Buffer     int    // MB that its four rings share; 0: 16
 	Block      uint16 // UDP destination port that it blocks; 0: none
 	Change     uint16 // UDP destination port whose frames it changes, length kept; 0: none
+}
+
+// Where a frame of UDP over IPv4 without options has its checksum and its payload.
+const (
+	checksumAt = 40
+	payloadAt  = 42
+)
+
+// Changed is what an engine makes of a frame to the port that it changes, which has no
+// tags: the first byte of the payload inverted, and no checksum.
+func Changed(b []byte) []byte {
+	c := bytes.Clone(b)
+	c[payloadAt] ^= 0xff
+	c[checksumAt], c[checksumAt+1] = 0, 0
+	return c
 }
 
 // Counts are what an engine counted: Received = Passed + Blocked + Changed.

@@ -66,14 +66,14 @@ func newPairRig(t *testing.T, mtu int, set func(*divert.Settings)) *pairRig {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, ns.Close()) })
 	r := &pairRig{T: t, ns: ns, out: new(outlet), clock: clock.NewReal()}
-	r.sides, err = port.OpenInline(port.InlineConfig{Names: [2]string{wireSide, hostSide}, NetNS: netlab.FDPath(int(ns.File().Fd())), MTU: mtu})
+	r.sides, err = port.OpenInline(port.InlineConfig{Names: [2]string{wireSide, hostSide}, NetNS: netlab.FDPath(int(ns.File().Fd()))})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, r.sides.Close()) })
 	s := divert.Defaults()
 	set(&s)
 	require.NoError(t, s.Check())
 	r.queue = divert.NewQueue(divert.QueueConfig{
-		Name: "oxp1", Settings: s, Outlet: r.out, Limit: func(int) int { return r.sides.MTU() }, Clock: r.clock, Pair: true,
+		Name: "oxp1", Settings: s, Outlet: r.out, Limit: func(int) int { return mtu }, Clock: r.clock, Pair: true,
 	})
 	r.pair = divert.NewPair(divert.PairConfig{Port: testPort, Queue: r.queue, Sides: r.sides.Files(), Attached: r.sides.Attached, Clock: r.clock})
 	r.run()
@@ -161,7 +161,7 @@ func TestPairOfAnUnmodifiedEngine(t *testing.T) {
 						want.Dropped++
 					case changePort:
 						want.Replaced++
-						passed = append(passed, changed(f))
+						passed = append(passed, Changed(f))
 					default:
 						want.Accepted++
 						passed = append(passed, f)
@@ -211,6 +211,32 @@ func TestPairCatchesTheSnaplen(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, uint64(2*lot), got.Cut, "what the engine knows of it")
 	assert.Zero(t, got.Blocked)
+}
+
+// TestPairWithTags has frames as long as a port takes them, with its two tags: each would
+// end a direction of the engine if the interfaces' MTU was the port's.
+func TestPairWithTags(t *testing.T) {
+	program := build(t)
+	r := newPairRig(t, 9000, patient)
+	r.engine(program, Options{})
+	f := udp(rand.New(rand.NewPCG(8021, 0)), passPort, 9014)
+	const q, ad = unix.ETH_P_8021Q, unix.ETH_P_8021AD
+	for _, d := range []divert.Direction{divert.In, divert.Out} {
+		for _, c := range []struct{ sent, back []byte }{
+			{f, f},
+			{tagged(f, q), tagged(f, q)},
+			{tagged(f, q, q), tagged(f, q, q)},
+			{tagged(f, ad, q), tagged(f, q, q)}, // the engine's own doing
+			{f, f},
+		} {
+			require.Equal(t, divert.Taken, r.offer(d, c.sent))
+			r.decided()
+			got := r.out.take(d)
+			require.Len(t, got, 1)
+			assert.True(t, bytes.Equal(c.back, got[0]))
+		}
+		assert.Equal(t, divert.Counts{Seen: 5, Accepted: 4, Replaced: 1}, r.queue.Counts(testPort, d))
+	}
 }
 
 // TestPairWhoseEngineEnds applies the policies to an engine that is stopped, goes on, is

@@ -326,6 +326,14 @@ func TestStream(t *testing.T) {
 			assert.Positive(t, got.Bytes)
 			assert.GreaterOrEqual(t, got.Elapsed, 50*time.Millisecond)
 			assert.Positive(t, got.Mbps())
+
+			stop, received := make(chan struct{}), s.Received()
+			time.AfterFunc(20*time.Millisecond, func() { close(stop) })
+			got, err = s.SendUntil(context.Background(), stop)
+			require.NoError(t, err)
+			assert.Positive(t, got.Bytes)
+			assert.Equal(t, got.Bytes, s.Received()-received, "all of it is verified")
+			assert.GreaterOrEqual(t, got.Elapsed, 20*time.Millisecond)
 		})
 	}
 }

@@ -150,6 +150,22 @@ func (s *Stream) SendFor(ctx context.Context, d time.Duration) (Transfer, error)
 	})
 }
 
+// SendUntil sends until stop is closed and returns when what was under way is verified.
+func (s *Stream) SendUntil(ctx context.Context, stop <-chan struct{}) (Transfer, error) {
+	return s.send(ctx, func(int64) int64 {
+		select {
+		case <-stop:
+			return 0
+		default:
+			return chunkBytes
+		}
+	})
+}
+
+// Received is how many bytes have been verified so far. It may be called while another
+// goroutine sends.
+func (s *Stream) Received() int64 { return s.received.Load() }
+
 // send writes chunks of at most what left returns for the bytes that this call
 // has sent, until that is 0.
 func (s *Stream) send(ctx context.Context, left func(sent int64) int64) (Transfer, error) {

@@ -135,6 +135,9 @@ func (e *Engine) QueueLen() int { return int(e.hello.QueueLen) }
 // read is the next message. A Bye is a *RefusedError.
 func (e *Engine) read() ([]byte, error) {
 	n, err := e.conn.Read(e.buf)
+	if errors.Is(err, syscall.ECONNRESET) {
+		n, err = e.conn.Read(e.buf) // oxpd left verdicts unread: what it said before is there yet
+	}
 	return e.message(n, err)
 }
 
@@ -149,7 +152,9 @@ func (e *Engine) next() ([]byte, error) {
 	if err := e.raw.Read(e.try); err != nil {
 		return nil, e.why(err)
 	}
-	if !errors.Is(e.readErr, syscall.EAGAIN) && !errors.Is(e.readErr, syscall.EINTR) {
+	switch {
+	case errors.Is(e.readErr, syscall.EAGAIN), errors.Is(e.readErr, syscall.EINTR), errors.Is(e.readErr, syscall.ECONNRESET):
+	default:
 		return e.message(e.n, e.readErr)
 	}
 	if err := e.Flush(); err != nil {
@@ -241,7 +246,8 @@ func (e *Engine) say(r *proto.Record) error {
 	return nil
 }
 
-// Flush sends the verdicts that wait.
+// Flush sends the verdicts that wait. That oxpd has gone is no error of verdicts: Next has
+// what came before, and says why.
 func (e *Engine) Flush() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -252,7 +258,7 @@ func (e *Engine) flush() error {
 	if e.err != nil || e.records == 0 {
 		return e.err
 	}
-	if _, err := e.conn.Write(e.out); err != nil {
+	if _, err := e.conn.Write(e.out); err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		e.err = fmt.Errorf("send verdicts: %w", e.why(err))
 	}
 	e.out, e.records = proto.BeginVerdicts(e.out[:0]), 0

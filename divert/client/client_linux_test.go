@@ -144,3 +144,29 @@ func TestEnds(t *testing.T) {
 		assert.ErrorContains(t, err, "connect to inspection socket")
 	})
 }
+
+// oxpd ends while verdicts are under way: the engine gets what was said before, and the
+// reason, and no error of the socket.
+func TestEndWhileVerdictsAreUnderWay(t *testing.T) {
+	e, f := connected(t)
+	f.send(1, "frame")
+	got, err := e.Next()
+	require.NoError(t, err)
+	require.NoError(t, e.Accept(got.ID))
+	require.NoError(t, e.Flush())
+	f.send(2, "another")
+	_, err = f.Write(proto.AppendBye(nil, &proto.Bye{Reason: proto.ReasonShutdown, Text: "oxpd ends"}))
+	require.NoError(t, err)
+	require.NoError(t, f.Close()) // the verdict is unread
+	got, err = e.Next()
+	require.NoError(t, err)
+	assert.Equal(t, uint64(2), got.ID)
+	require.NoError(t, e.Accept(got.ID))
+	require.NoError(t, e.Flush())
+	_, err = e.Next()
+	var refused *RefusedError
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, proto.ReasonShutdown, refused.Reason)
+	_, err = e.Next()
+	assert.ErrorIs(t, err, io.EOF)
+}

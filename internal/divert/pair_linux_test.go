@@ -153,6 +153,21 @@ func TestPairDecides(t *testing.T) {
 	r.eventually("absent", func() bool { return r.Queue.Stats().State == Absent })
 }
 
+// INS-4: the last frames of a burst need no further ones to come back.
+func TestPairBurstsComeBackWhole(t *testing.T) {
+	r := newPairRig(t, func(s *Settings) { s.Stall = MaxStall })
+	r.engine(marked)
+	all := 0
+	for _, n := range []int{33, 1, 31} {
+		for i := range n {
+			require.Equal(t, Taken, r.offer(Direction(i%Directions), udp(byte(i), 1000, 'A')))
+		}
+		all += n
+		r.eventually("all are back", func() bool { return r.out.len() == all })
+	}
+	assert.Equal(t, uint64(all), r.Counts(0, In).Accepted+r.Counts(0, Out).Accepted)
+}
+
 func TestPairWithoutProbes(t *testing.T) {
 	r := newPairRig(t, nil)
 	r.engine(func(b []byte) []byte {

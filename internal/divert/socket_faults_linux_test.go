@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"oxpd/divert/proto"
+	"oxpd/internal/frame"
 )
 
 // offerAll offers n frames, all of which are taken, and which the caller's memory keeps
@@ -316,4 +317,64 @@ func TestListenErrors(t *testing.T) {
 	b, err := os.ReadFile(cfg.Path)
 	require.NoError(t, err)
 	assert.True(t, bytes.Equal([]byte("mine"), b))
+}
+
+// Listeners share the frames by their hosts. The share of one whose engine goes follows
+// the policy, and is nobody else's.
+func TestListenersShare(t *testing.T) {
+	const hosts = 60
+	var rigs [3]*socketRig
+	var queues []*Queue
+	for i := range rigs {
+		rigs[i] = newSocketRig(t, func(s *Settings) { s.OnAbsent = Pass }, nil)
+		queues = append(queues, rigs[i].Queue)
+	}
+	in := NewInspector(queues)
+	offer := func(want func(host int) Fate) {
+		for host := range hosts {
+			for _, back := range []bool{false, true} {
+				b := udp(byte(host), 1514, byte(host))
+				from, to := b[26:30], b[30:34]
+				if back {
+					from, to = to, from
+				}
+				copy(from, []byte{10, 0, 0, 1})
+				copy(to, []byte{10, 0, 1, byte(host)})
+				require.Equal(t, want(host), in.Offer(rigs[0].clock.Now(), &Offered{Pieces: [][]byte{b}, Bytes: len(b), Head: &frame.Packet{}}))
+			}
+		}
+	}
+	var engines [3]*peer
+	for i := range rigs {
+		engines[i] = rigs[i].attach()
+	}
+	offer(func(int) Fate { return Taken })
+	engineOf := map[byte]int{}
+	for i, r := range rigs {
+		n := r.Queue.Stats().Frames
+		assert.NotZero(t, n)
+		frames := engines[i].frames(n)
+		for _, f := range frames {
+			host := f.Bytes[len(f.Bytes)-1]
+			if other, ok := engineOf[host]; ok {
+				assert.Equal(t, other, i, "both directions of host %d", host)
+			}
+			engineOf[host] = i
+		}
+		engines[i].say(records(frames, proto.Accept)...)
+		r.eventually("accepted", func() bool { return r.out.len() == n })
+	}
+	assert.Len(t, engineOf, hosts)
+
+	engines[1].Close()
+	rigs[1].eventually("gone", func() bool { return rigs[1].l.Engine() == nil })
+	offer(func(host int) Fate {
+		if engineOf[byte(host)] == 1 {
+			return Passed
+		}
+		return Taken
+	})
+	share := rigs[1].Counts(0, In)
+	assert.Equal(t, Counts{Seen: share.Seen, Accepted: share.Seen / 2, PassAbsent: share.Seen / 2}, share)
+	assert.Equal(t, uint64(4*hosts), in.Counts(0, In).Seen)
 }

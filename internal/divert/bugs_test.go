@@ -224,6 +224,14 @@ func TestReports(t *testing.T) {
 	clock.now += time.Hour
 	assert.Contains(t, said(), "raise stall-ms (now 10000)")
 	clock.now += time.Hour
+	offer()
+	var taken [1]Ticket
+	require.Equal(t, 1, q.Take(taken[:]))
+	q.Settle([]Verdict{{ID: taken[0].ID, Code: CodeShortened}})
+	line = said()
+	assert.Contains(t, line, `why="the engine gave them back cut" dropped=1`)
+	assert.Contains(t, line, "raise the engine's snaplen to 9022 bytes")
+	clock.now += time.Hour
 	assert.Empty(t, said(), "nothing new")
 }
 

@@ -455,6 +455,8 @@ func (q *Queue) settle(v *Verdict, now time.Duration) {
 		c.Oversize++
 	case CodeShortened:
 		c.Shortened++
+		q.losses.cut++
+		q.losses.some = true
 	default:
 		c.Dropped++
 	}

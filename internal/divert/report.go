@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"oxpd/internal/board"
+	"oxpd/internal/frame"
 )
 
 // reason is why a policy decided.
@@ -53,9 +54,10 @@ func (c *Counts) by(why reason, p Policy) *uint64 {
 // reportPeriod is the shortest time between two lines about frames without a verdict.
 const reportPeriod = time.Second
 
-// losses are the frames that a policy decided about since the last line about them.
+// losses are the frames that no verdict was given about since the last line about them.
 type losses struct {
-	n    [reasons][2]uint64 // by policy
+	n    [reasons][2]uint64 // that a policy decided about, by policy
+	cut  uint64             // that came back from a tap-pair shorter than they left
 	some bool
 	told time.Duration
 	ever bool
@@ -67,8 +69,12 @@ func (q *Queue) lose(why reason, p Policy) {
 	q.losses.some = true
 }
 
-// report says what policies decided about, once a reportPeriod at most, and what to
-// change about it.
+// wholeFrame is the longest frame that a port takes, in bytes: what an engine's buffers
+// have to take.
+const wholeFrame = frame.HeaderSize + frame.MaxVLANs*frame.VLANSize + board.MaxMTU
+
+// report says which frames went without a verdict, once a reportPeriod at most, and what
+// to change about it.
 func (q *Queue) report() {
 	now := q.cfg.Clock.Now()
 	q.mu.Lock()
@@ -77,7 +83,7 @@ func (q *Queue) report() {
 		q.mu.Unlock()
 		return
 	}
-	n, s := l.n, q.set
+	n, cut, s := l.n, l.cut, q.set
 	*l = losses{told: now, ever: true}
 	q.mu.Unlock()
 
@@ -86,6 +92,10 @@ func (q *Queue) report() {
 		if dropped, passed := n[why][Drop], n[why][Pass]; dropped+passed > 0 {
 			attrs = append(attrs, "why", why.text(), "dropped", dropped, "passed_uninspected", passed, "change", s.change(why))
 		}
+	}
+	if cut > 0 {
+		attrs = append(attrs, "why", "the engine gave them back cut", "dropped", cut, "passed_uninspected", 0,
+			"change", fmt.Sprintf("raise the engine's snaplen to %d bytes", wholeFrame))
 	}
 	q.log.Warn("frames went without a verdict", attrs...)
 }

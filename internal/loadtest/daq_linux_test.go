@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -255,6 +256,7 @@ func TestUnmodifiedEngineWithASmallSnaplen(t *testing.T) {
 	counts, err := e.Stop()
 	require.NoError(t, err)
 	assert.Equal(t, uint64(2*inspectedLot), counts.Cut)
+	i.wait("the log says what to change", func() bool { return strings.Contains(i.log.String(), "raise the engine's snaplen to 9022 bytes") })
 }
 
 // A port's MTU is lowered while longer frames are in the engine. They are too long for the

@@ -96,6 +96,9 @@ func (a *app) divertSetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for _, w := range d.Warnings {
+				fmt.Fprintf(a.err, "warning: %s\n", w)
+			}
 			return show(a, d, printDivertSettings)
 		},
 	})

@@ -345,3 +345,22 @@ func TestListenersThatCannotBe(t *testing.T) {
 		assert.NoFileExists(t, cfg.Listeners()[1])
 	})
 }
+
+func TestBufferWarning(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		asked, buffer int
+		set           int64
+		want          string
+	}{
+		{"the kernel's default", 0, 212992, 0, ""},
+		{"as asked", 64 << 10, 128 << 10, 64 << 10, ""},
+		{"less than asked", 4 << 20, 425984, 4 << 20, "s: the engine's socket got 208kb of the 4mb of buffer-size: raise net.core.wmem_max to 8388608 or more, and start the engine again"},
+		{"set afterwards", 0, 212992, 4 << 20, "s: the engine connected before buffer-size was set to 4mb: its socket has it when it connects again"},
+		{"taken back afterwards", 4 << 20, 8 << 20, 0, "s: the engine connected before buffer-size was set to 0: its socket has it when it connects again"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			assert.Equal(t, tc.want, bufferWarning("s", &divert.Engine{Asked: tc.asked, Buffer: tc.buffer}, tc.set))
+		})
+	}
+}

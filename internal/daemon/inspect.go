@@ -150,12 +150,22 @@ func listenerView(l *divert.Listener, bufferSize int64) engineView {
 	}}
 	if e := l.Engine(); e != nil {
 		v.name, v.pid, v.buffer = e.Name, e.PID, e.Buffer
-		if int64(e.Buffer) < 2*bufferSize {
-			v.warning = fmt.Sprintf("%s: the engine's socket has a buffer of %s, and buffer-size is %s: raise net.core.wmem_max to %d or more, and start the engine again",
-				l.Path(), divert.FormatSize(int64(e.Buffer)/2), divert.FormatSize(bufferSize), 2*bufferSize)
-		}
+		v.warning = bufferWarning(l.Path(), e, bufferSize)
 	}
 	return v
+}
+
+// bufferWarning is what is wrong with the buffer of an engine's socket, "" when it is as
+// set.
+func bufferWarning(path string, e *divert.Engine, bufferSize int64) string {
+	switch asked := int64(e.Asked); {
+	case asked != bufferSize:
+		return fmt.Sprintf("%s: the engine connected before buffer-size was set to %s: its socket has it when it connects again", path, divert.FormatSize(bufferSize))
+	case int64(e.Buffer) < 2*asked:
+		return fmt.Sprintf("%s: the engine's socket got %s of the %s of buffer-size: raise net.core.wmem_max to %d or more, and start the engine again",
+			path, divert.FormatSize(int64(e.Buffer)/2), divert.FormatSize(asked), 2*asked)
+	}
+	return ""
 }
 
 // tapPair is a port's two interfaces with an engine between them, and its queue, which

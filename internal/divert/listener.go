@@ -51,6 +51,7 @@ type Engine struct {
 	Name   string // as it says
 	PID    int    // 0 when the kernel does not say
 	Since  time.Time
+	Asked  int // buffer-size when it connected; 0: the kernel's default
 	Buffer int // SO_SNDBUF as the kernel tells it: twice what it granted
 
 	conn syscall.Conn

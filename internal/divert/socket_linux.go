@@ -106,7 +106,7 @@ func (l *Listener) greet(ctx context.Context, c *net.UnixConn, met func()) {
 	})
 	defer stop()
 	defer c.Close()
-	granted := l.setBuffer(c)
+	asked, granted := l.setBuffer(c)
 	h, why, err := l.hello(ctx, c)
 	met()
 	switch {
@@ -116,7 +116,7 @@ func (l *Listener) greet(ctx context.Context, c *net.UnixConn, met func()) {
 		l.refuse(c, why, err.Error())
 		return
 	}
-	e := &Engine{Name: h.Name, PID: peerPID(c), Since: l.cfg.Wall(), Buffer: granted, conn: c, left: make(chan struct{})}
+	e := &Engine{Name: h.Name, PID: peerPID(c), Since: l.cfg.Wall(), Asked: asked, Buffer: granted, conn: c, left: make(chan struct{})}
 	if other := l.take(e); other != nil {
 		l.refuse(c, proto.ReasonBusy, fmt.Sprintf("engine %q (pid %d) is at this socket", other.Name, other.PID))
 		return
@@ -175,11 +175,10 @@ func (l *Listener) hello(ctx context.Context, c *net.UnixConn) (proto.Hello, pro
 	return h, 0, c.SetDeadline(time.Time{})
 }
 
-// setBuffer makes the engine's socket as large as is set, and returns what the kernel
-// says of it: on AF_UNIX the sender's buffer is the queue (unix(7), socket(7)).
-func (l *Listener) setBuffer(c *net.UnixConn) int {
-	want := int(l.cfg.Queue.Settings().BufferSize)
-	granted := 0
+// setBuffer makes the engine's socket as large as is set, and returns that and what the
+// kernel says of it: on AF_UNIX the sender's buffer is the queue (unix(7), socket(7)).
+func (l *Listener) setBuffer(c *net.UnixConn) (want, granted int) {
+	want = int(l.cfg.Queue.Settings().BufferSize)
 	err := control(c, func(fd int) error {
 		var err error
 		if want != 0 {
@@ -197,7 +196,7 @@ func (l *Listener) setBuffer(c *net.UnixConn) int {
 	case granted < 2*want:
 		l.log.Warn("engine's socket is smaller than buffer-size: raise net.core.wmem_max", "buffer_size", want, "granted", granted/2, "net.core.wmem_max", 2*want)
 	}
-	return granted
+	return want, granted
 }
 
 // setSendBuffer is ListenerConfig.SetBuffer of the kernel.

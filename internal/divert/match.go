@@ -8,10 +8,9 @@ import (
 	"oxpd/internal/frame"
 )
 
-const (
-	flightMost = 1 << 17 // remembered frames of a lane: those without a verdict, and late ones
-	flightLife = 10      // stall times that a frame is remembered
-)
+// lateMost is how many frames of a lane are remembered that something was decided about
+// before they came back.
+const lateMost = 1 << 16
 
 // back is what came back from an engine that gives no verdicts.
 type back uint8
@@ -31,143 +30,204 @@ const (
 	manners
 )
 
-// flight is a frame that was written to one interface of a pair.
+// noFlight is the index of none.
+const noFlight = 0
+
+// flight is a frame that was written to one interface of a pair, and has not come back.
 type flight struct {
-	id   uint64
-	at   time.Duration
-	ties [manners]tie
-	n    int32
-	over bool // it came back
+	id           uint64
+	number       uint64 // in the order in which they left
+	at           time.Duration
+	ties         [manners]tie
+	before, next int32 // in its flock
+	n            int32
 }
 
-// tie is a hash, and a flight's place among those that have the same.
-type tie struct{ hash, before, next uint64 } // numbers of flights, 0: none
+// tie is a hash, and a flight's place among those of its flock that have the same.
+type tie struct {
+	hash         uint64
+	before, next int32
+}
 
 // chain is the flights of one hash, oldest first.
-type chain struct{ first, last uint64 }
+type chain struct{ first, last int32 }
+
+// flock is flights in the order in which they came to it.
+type flock struct {
+	first, last int32
+	n           int
+	keys        [manners]map[uint64]chain
+}
 
 // lane is one direction of a pair: what was written to the one interface and has not come
-// back at the other. Not safe for concurrent use.
+// back at the other. A frame that something was decided about is late, and what comes back
+// is that one only when no other is the same: of frames without a difference, which ARP
+// and those who ask again send, the engine's loss of one is not laid to all that follow.
+// Not safe for concurrent use.
 type lane struct {
-	seed maphash.Seed
-	ring []flight // by number, a power of two
-	low  uint64   // the oldest number, from 1
-	high uint64   // the next
-	keys [manners]map[uint64]chain
+	seed    maphash.Seed
+	flights []flight // the first is none
+	spare   []int32
+	number  uint64 // of the one that leaves next, from 1
+	out     flock  // without a verdict
+	late    flock
 }
 
 func newLane() *lane {
-	l := &lane{seed: maphash.MakeSeed(), ring: make([]flight, chunk), low: 1, high: 1}
-	for m := range l.keys {
-		l.keys[m] = map[uint64]chain{}
+	l := &lane{seed: maphash.MakeSeed(), flights: make([]flight, 1, chunk), number: 1}
+	for m := range manners {
+		l.out.keys[m], l.late.keys[m] = map[uint64]chain{}, map[uint64]chain{}
 	}
 	return l
 }
 
-func (l *lane) at(number uint64) *flight { return &l.ring[number&uint64(len(l.ring)-1)] }
-
 // left notes a frame that is about to be written.
 func (l *lane) left(id uint64, b []byte, now time.Duration) {
-	if l.high-l.low == uint64(len(l.ring)) {
-		l.grow()
-	}
-	f := l.at(l.high)
-	*f = flight{id: id, at: now, n: int32(len(b))}
+	i := l.free()
+	f := &l.flights[i]
+	*f = flight{id: id, number: l.number, at: now, n: int32(len(b))}
 	f.ties[byAll].hash, f.ties[byHead].hash = maphash.Bytes(l.seed, b), headHash(l.seed, b)
-	for m := range f.ties {
-		l.chain(m, f, l.high)
-	}
-	l.high++
+	l.number++
+	l.join(&l.out, i)
 }
 
-// chain puts a flight behind those of its hash.
-func (l *lane) chain(m int, f *flight, number uint64) {
-	k := &f.ties[m]
-	c, ok := l.keys[m][k.hash]
-	if ok {
-		k.before = c.last
-		l.at(c.last).ties[m].next = number
+// free is the index of a flight that is in no flock.
+func (l *lane) free() int32 {
+	if n := len(l.spare); n > 0 {
+		i := l.spare[n-1]
+		l.spare = l.spare[:n-1]
+		return i
+	}
+	l.flights = append(l.flights, flight{})
+	return int32(len(l.flights) - 1)
+}
+
+// join puts a flight behind those of a flock.
+func (l *lane) join(to *flock, i int32) {
+	f := &l.flights[i]
+	f.before, f.next = to.last, noFlight
+	if to.last == noFlight {
+		to.first = i
 	} else {
-		c.first = number
+		l.flights[to.last].next = i
 	}
-	c.last = number
-	l.keys[m][k.hash] = c
-}
-
-// unchain takes a flight out of those of its hashes.
-func (l *lane) unchain(f *flight) {
+	to.last = i
+	to.n++
 	for m := range f.ties {
-		k := f.ties[m]
-		if k.before == 0 && k.next == 0 {
-			delete(l.keys[m], k.hash)
-			continue
-		}
-		c := l.keys[m][k.hash]
-		if k.before == 0 {
-			c.first = k.next
+		k := &f.ties[m]
+		c := to.keys[m][k.hash]
+		k.before, k.next = c.last, noFlight
+		if c.last == noFlight {
+			c.first = i
 		} else {
-			l.at(k.before).ties[m].next = k.next
+			l.flights[c.last].ties[m].next = i
 		}
-		if k.next == 0 {
-			c.last = k.before
-		} else {
-			l.at(k.next).ties[m].before = k.before
-		}
-		l.keys[m][k.hash] = c
+		c.last = i
+		to.keys[m][k.hash] = c
 	}
 }
 
-// grow doubles the ring, or forgets the oldest when it is as large as it gets.
-func (l *lane) grow() {
-	if len(l.ring) == flightMost {
-		l.forgetOne()
+// part takes a flight out of its flock.
+func (l *lane) part(from *flock, i int32) {
+	f := &l.flights[i]
+	if f.before == noFlight {
+		from.first = f.next
+	} else {
+		l.flights[f.before].next = f.next
+	}
+	if f.next == noFlight {
+		from.last = f.before
+	} else {
+		l.flights[f.next].before = f.before
+	}
+	from.n--
+	for m := range f.ties {
+		l.untie(from.keys[m], m, &f.ties[m])
+	}
+}
+
+// untie takes a flight out of those of one hash.
+func (l *lane) untie(keys map[uint64]chain, m int, k *tie) {
+	if k.before == noFlight && k.next == noFlight {
+		delete(keys, k.hash)
 		return
 	}
-	ring := make([]flight, 2*len(l.ring))
-	for n := l.low; n != l.high; n++ {
-		ring[n&uint64(len(ring)-1)] = *l.at(n)
+	c := keys[k.hash]
+	if k.before == noFlight {
+		c.first = k.next
+	} else {
+		l.flights[k.before].ties[m].next = k.next
 	}
-	l.ring = ring
+	if k.next == noFlight {
+		c.last = k.before
+	} else {
+		l.flights[k.next].ties[m].before = k.before
+	}
+	keys[k.hash] = c
 }
 
-// forget drops what came back from the ring's end, and what is too old.
-func (l *lane) forget(now, age time.Duration) {
-	for l.low != l.high && (l.at(l.low).over || now-l.at(l.low).at >= age) {
+// oldest is the flight that has been without a verdict longest, nil for none.
+func (l *lane) oldest() *flight {
+	if l.out.first == noFlight {
+		return nil
+	}
+	return &l.flights[l.out.first]
+}
+
+// decided says of the oldest that something was decided about it.
+func (l *lane) decided() {
+	i := l.out.first
+	l.part(&l.out, i)
+	if l.late.n == lateMost {
+		l.forgetOne()
+	}
+	l.join(&l.late, i)
+}
+
+// forget drops the late ones that left before a time.
+func (l *lane) forget(before time.Duration) {
+	for l.late.first != noFlight && l.flights[l.late.first].at < before {
 		l.forgetOne()
 	}
 }
 
 func (l *lane) forgetOne() {
-	if f := l.at(l.low); !f.over {
-		l.unchain(f)
-	}
-	l.low++
+	i := l.late.first
+	l.part(&l.late, i)
+	l.spare = append(l.spare, i)
 }
 
 // back finds the frame that came back as b: one that is the same, otherwise one of the
-// same headers, the oldest of several.
+// same headers, the oldest of several. A late one has the id that it had.
 func (l *lane) back(b []byte) (what back, id uint64) {
-	if c, ok := l.keys[byAll][maphash.Bytes(l.seed, b)]; ok {
-		return backSame, l.took(c)
+	if from, i := l.find(byAll, maphash.Bytes(l.seed, b)); i != noFlight {
+		return backSame, l.took(from, i)
 	}
-	c, ok := l.keys[byHead][headHash(l.seed, b)]
+	from, i := l.find(byHead, headHash(l.seed, b))
 	switch {
-	case !ok && cut(b):
+	case i == noFlight && cut(b):
 		return backCut, 0
-	case !ok:
+	case i == noFlight:
 		return backInjected, 0
-	case len(b) < int(l.at(c.first).n):
-		return backShort, l.took(c)
+	case len(b) < int(l.flights[i].n):
+		return backShort, l.took(from, i)
 	}
-	return backReplaced, l.took(c)
+	return backReplaced, l.took(from, i)
 }
 
-// took takes the oldest of a chain as one that came back.
-func (l *lane) took(c chain) (id uint64) {
-	f := l.at(c.first)
-	f.over = true
-	l.unchain(f)
-	return f.id
+// find is the oldest flight of a hash, and where it is.
+func (l *lane) find(manner int, hash uint64) (from *flock, i int32) {
+	if c, ok := l.out.keys[manner][hash]; ok {
+		return &l.out, c.first
+	}
+	return &l.late, l.late.keys[manner][hash].first
+}
+
+// took takes a flight as one that came back.
+func (l *lane) took(from *flock, i int32) (id uint64) {
+	l.part(from, i)
+	l.spare = append(l.spare, i)
+	return l.flights[i].id
 }
 
 // Of a frame's headers: what headHash makes a hash of.
@@ -239,15 +299,4 @@ func cut(b []byte) bool {
 		return int(binary.BigEndian.Uint16(ip[4:]))+40 > len(ip)
 	}
 	return false
-}
-
-// oldest is when the oldest flight that is not back was written; ok is false without one.
-// Flights before number from are left out.
-func (l *lane) oldest(from uint64) (at time.Duration, ok bool) {
-	for n := max(from, l.low); n != l.high; n++ {
-		if f := l.at(n); !f.over {
-			return f.at, true
-		}
-	}
-	return 0, false
 }

@@ -92,9 +92,7 @@ func TestFramesThatEnginesChange(t *testing.T) {
 			assert.Equal(t, c.want, what)
 			known := c.want == backReplaced || c.want == backShort
 			assert.Equal(t, known, id == 1)
-			l.forget(time.Hour, time.Minute)
-			assert.Empty(t, l.keys[byAll])
-			assert.Empty(t, l.keys[byHead])
+			emptied(t, l)
 		})
 	}
 }
@@ -135,7 +133,9 @@ func TestLaneDoesNotAllocate(t *testing.T) {
 		l.left(2, b, 0)
 		l.back(b)
 		l.back(changed)
-		l.forget(0, time.Minute)
+		l.left(3, b, 0)
+		l.decided()
+		l.forget(time.Minute)
 	}))
 }
 
@@ -155,4 +155,90 @@ func FuzzLane(f *testing.F) {
 			t.Fatal("the same, and not known")
 		}
 	})
+}
+
+// emptied checks that nothing of a lane's frames is left once all are forgotten.
+func emptied(t *testing.T, l *lane) {
+	for l.oldest() != nil {
+		l.decided()
+	}
+	l.forget(time.Hour)
+	for _, f := range []*flock{&l.out, &l.late} {
+		assert.Equal(t, flock{keys: [manners]map[uint64]chain{{}, {}}}, *f)
+	}
+	assert.Len(t, l.spare, len(l.flights)-1)
+}
+
+func TestLane(t *testing.T) {
+	l := newLane()
+	a, b := udp(1, 200, 'a'), udp(1, 200, 'b') // one key, other contents
+	for i := range uint64(3000) {              // past a growth
+		l.left(i, udp(byte(i), 60, byte(i>>8)), 0)
+	}
+	l.left(5001, a, 0)
+	l.left(5002, b, 0)
+	l.left(5003, a, 0)
+	for _, want := range []struct {
+		b    []byte
+		what back
+		id   uint64
+	}{{b, backSame, 5002}, {a, backSame, 5001}, {a[:150], backShort, 5003}, {a[:150], backCut, 0}, {a, backInjected, 0}} {
+		what, id := l.back(want.b)
+		assert.Equal(t, want.what, what)
+		assert.Equal(t, want.id, id)
+	}
+	other := make([]byte, 200) // no IP header says how long it was
+	l.left(5004, other, 0)
+	what, id := l.back(other[:199])
+	assert.Equal(t, backShort, what)
+	assert.Equal(t, uint64(5004), id)
+	emptied(t, l)
+	assert.Less(t, len(l.flights), 4000, "places are used again")
+}
+
+// A frame that something was decided about is what comes back only when no other is it.
+func TestLaneOfFramesWithoutADifference(t *testing.T) {
+	l := newLane()
+	b := udp(1, 200, 'a')
+	changed := udp(1, 200, 'b')
+	for id := range uint64(5) {
+		l.left(1+id, b, 0)
+		if id < 2 {
+			l.decided()
+		}
+	}
+	for _, want := range []struct {
+		b    []byte
+		what back
+		id   uint64
+	}{{b, backSame, 3}, {changed, backReplaced, 4}, {b, backSame, 5}, {changed, backReplaced, 1}, {b, backSame, 2}, {b, backInjected, 0}} {
+		what, id := l.back(want.b)
+		assert.Equal(t, want.what, what)
+		assert.Equal(t, want.id, id)
+	}
+	emptied(t, l)
+}
+
+// What never comes back is remembered for a while, and only so much of it.
+func TestLaneForgets(t *testing.T) {
+	l := newLane()
+	frame := func(i int) []byte {
+		b := udp(1, 60, 0)
+		binary.BigEndian.PutUint32(b[50:], uint32(i))
+		return b
+	}
+	const most = lateMost + 10
+	for i := range most {
+		l.left(uint64(i+1), frame(i), time.Duration(i))
+		l.decided()
+	}
+	assert.Equal(t, lateMost, l.late.n)
+	what, _ := l.back(frame(9))
+	assert.Equal(t, backReplaced, what, "it is not known any more, others of its headers are")
+	what, id := l.back(frame(most - 1))
+	assert.Equal(t, backSame, what)
+	assert.Equal(t, uint64(most), id)
+	l.forget(most - 3)
+	assert.Equal(t, 2, l.late.n)
+	emptied(t, l)
 }

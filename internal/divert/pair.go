@@ -14,10 +14,14 @@ const (
 	pairBatch = 32
 	pairReads = 8       // frames of an interface at once
 	pairBuf   = 1 << 16 // the longest frame that an engine can send
-	lookTime  = 100 * time.Millisecond
+	// The engine is looked at every so often, and more often when stall-ms is short.
+	lookTime    = 100 * time.Millisecond
+	lookTimeMin = 10 * time.Millisecond
 	// silentMost is how many frames in a row an engine without probes may have dropped
-	// before it is taken for one that has stopped.
+	// before it is taken for one that has stopped. They have to leave within stall-ms of
+	// each other: what is asked of it now and then says nothing.
 	silentMost = 8
+	lateLife   = 10 // stall times that a frame is remembered which did not come back
 
 	probePeriod = 10 * time.Millisecond
 	// probeGrace is how long after a probe a frame may come back that left before it: an
@@ -72,17 +76,21 @@ type probe struct {
 type passed struct {
 	mark uint64
 	at   time.Duration
-	on   bool
 }
 
 // way is a lane and what is known about its engine.
 type way struct {
 	*lane
 	probe    probe
-	passed   passed
-	asked    bool   // a probe was sent since the engine came
-	judged   uint64 // flights below have been decided
+	passed   []passed // oldest first
+	asked    bool     // a probe was sent since the engine came
 	lastBack time.Duration
+}
+
+// unanswered is the frames that left since anything came back.
+type unanswered struct {
+	frames      int
+	first, last time.Duration // when they left
 }
 
 // Pair carries a queue's frames through an engine that copies them from one interface to
@@ -95,6 +103,7 @@ type Pair struct {
 
 	mu       sync.Mutex
 	ways     [Directions]way // by the frames' direction
+	silence  unanswered      // of both
 	stats    PairStats
 	attached bool
 	stalled  bool
@@ -108,7 +117,6 @@ func NewPair(cfg PairConfig) *Pair {
 	p := &Pair{cfg: cfg, log: cfg.Log.With("queue", cfg.Queue.cfg.Name)}
 	for d := range p.ways {
 		p.ways[d].lane = newLane()
-		p.ways[d].judged = 1
 	}
 	p.nonce = maphash.Bytes(p.ways[0].seed, nil)
 	return p
@@ -136,46 +144,51 @@ func entrance(d Direction) int {
 // left notes frames that are about to be written.
 func (p *Pair) left(tickets []Ticket) {
 	now := p.cfg.Clock.Now()
+	stall := p.cfg.Queue.Settings().Stall
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range tickets {
 		t := &tickets[i]
 		p.ways[t.Dir].left(t.ID, t.Frame, now)
 	}
+	if p.silence.frames == 0 || now-p.silence.last >= stall {
+		p.silence = unanswered{first: now}
+	}
+	p.silence.frames += len(tickets)
+	p.silence.last = now
 }
 
-// returned is what came back of a direction: verdicts about frames that left, and frames
-// that did not.
-type returned struct {
-	verdicts []Verdict
-	injected [][]byte
-}
-
-// back decides about a frame that came back.
-func (p *Pair) back(d Direction, b []byte, r *returned) {
+// back finds out what came back of a direction, and adds the verdict about it, if it is a
+// frame that left. It is true for one of the engine's own, which is to go on.
+func (p *Pair) back(d Direction, b []byte, verdicts *[]Verdict) (injected bool) {
 	now := p.cfg.Clock.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := &p.ways[d]
 	w.lastBack = now
-	if n, ok := p.probeNumber(b); ok {
+	p.silence.frames = 0
+	if n, ok := p.probeNumber(d, b); ok {
 		p.probeBack(w, n, now)
-		return
+		return false
 	}
 	what, id := w.back(b)
 	switch what {
 	case backSame:
-		r.verdicts = append(r.verdicts, Verdict{ID: id, Code: CodeAccept})
+		*verdicts = append(*verdicts, Verdict{ID: id, Code: CodeAccept})
 	case backReplaced:
-		r.verdicts = append(r.verdicts, Verdict{ID: id, Code: CodeReplace, Frame: b})
+		*verdicts = append(*verdicts, Verdict{ID: id, Code: CodeReplace, Frame: b})
 	case backShort:
-		r.verdicts = append(r.verdicts, Verdict{ID: id, Code: CodeShortened})
+		*verdicts = append(*verdicts, Verdict{ID: id, Code: CodeShortened})
 	case backCut:
 		p.stats.Cut++
 	case backInjected:
+		if likeProbe(b) {
+			return false // sent back where it came from, or by a pair of before: for nobody else
+		}
 		p.stats.Injected++
-		r.injected = append(r.injected, b)
+		return true
 	}
+	return false
 }
 
 // probeBack notes that what left before a probe has been dealt with.
@@ -184,29 +197,41 @@ func (p *Pair) probeBack(w *way, number uint64, now time.Duration) {
 	w.probe.ever = true
 	if number == w.probe.number && w.probe.out {
 		w.probe.out = false
-		w.passed = passed{mark: w.probe.mark, at: now, on: true}
+		w.passed = append(w.passed, passed{mark: w.probe.mark, at: now})
 	}
 }
 
-// judge decides about the frames that a probe has overtaken for long enough.
+// judge decides about the frames that a probe has overtaken for long enough. Frames that
+// the queue has decided about by itself are late from now on.
 func (p *Pair) judge(now time.Duration) (dropped []Verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	stall := p.cfg.Queue.Settings().Stall
+	q := p.cfg.Queue
+	stall := q.Settings().Stall
 	for d := range p.ways {
 		w := &p.ways[d]
-		if w.passed.on && now-w.passed.at >= min(probeGrace, stall) {
-			for n := max(w.judged, w.low); n < w.passed.mark; n++ {
-				if f := w.lane.at(n); !f.over {
-					dropped = append(dropped, Verdict{ID: f.id, Code: CodeDrop})
-				}
+		mark := w.overtaken(now, min(probeGrace, stall))
+		for f := w.oldest(); f != nil; f = w.oldest() {
+			if f.number < mark {
+				dropped = append(dropped, Verdict{ID: f.id, Code: CodeDrop})
+			} else if q.holds(f.id) {
+				break
 			}
-			w.judged = max(w.judged, w.passed.mark)
-			w.passed.on = false
+			w.decided()
 		}
-		w.forget(now, flightLife*stall)
+		w.forget(now - lateLife*stall)
 	}
 	return dropped
+}
+
+// overtaken is the number below which a probe has overtaken all flights for a time.
+func (w *way) overtaken(now, grace time.Duration) (mark uint64) {
+	n := 0
+	for ; n < len(w.passed) && now-w.passed[n].at >= grace; n++ {
+		mark = w.passed[n].mark
+	}
+	w.passed = append(w.passed[:0], w.passed[n:]...)
+	return mark
 }
 
 // due says in which directions a probe is to be sent now, and counts them as sent.
@@ -219,10 +244,10 @@ func (p *Pair) due(now time.Duration) (probes []Direction) {
 	stall := p.cfg.Queue.Settings().Stall
 	for d := range Direction(Directions) {
 		w := &p.ways[d]
-		if w.probe.out && now-w.probe.sent < stall || w.passed.on || now-w.probe.sent < probePeriod {
+		if w.probe.out && now-w.probe.sent < stall || now-w.probe.sent < probePeriod {
 			continue
 		}
-		if _, waits := w.oldest(w.judged); w.asked && !waits && !p.stalled {
+		if w.asked && !p.stalled && !w.waits() {
 			continue
 		}
 		w.asked = true
@@ -230,43 +255,88 @@ func (p *Pair) due(now time.Duration) (probes []Direction) {
 			w.probe.first = now
 		}
 		w.probe.number++
-		w.probe.mark, w.probe.sent, w.probe.out = w.high, now, true
+		w.probe.mark, w.probe.sent, w.probe.out = w.number, now, true
 		p.stats.Probes++
 		probes = append(probes, d)
 	}
 	return probes
 }
 
+// waits tells whether there are flights that no probe has overtaken yet.
+func (w *way) waits() bool {
+	f := w.oldest()
+	return f != nil && (len(w.passed) == 0 || w.flights[w.out.last].number >= w.passed[len(w.passed)-1].mark)
+}
+
 // silent tells whether the engine has stopped working: a probe that used to come back
 // does not, or nothing at all does.
 func (p *Pair) silent(now time.Duration) bool {
+	stall := p.cfg.Queue.Settings().Stall
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	stall := p.cfg.Queue.Settings().Stall
+	if !p.attached {
+		return false
+	}
+	forwards := false
 	for d := range p.ways {
 		w := &p.ways[d]
-		since, waits := w.probe.first, w.probe.out
-		if !w.probe.ever {
-			since, waits = w.unanswered()
-		}
-		if waits && w.lastBack < since && now-since >= stall {
+		forwards = forwards || w.probe.ever
+		if w.probe.ever && w.probe.out && w.lastBack < w.probe.first && now-w.probe.first >= stall {
 			return true
 		}
 	}
-	return false
+	return !forwards && p.silence.frames >= silentMost && now-p.silence.first >= stall
 }
 
-// unanswered is when the first of the frames left that nothing has come back since; ok is
-// false when they are too few to tell an engine that has stopped from one that dropped them.
-func (w *way) unanswered() (since time.Duration, ok bool) {
-	n := w.high
-	for n != w.low && w.lane.at(n-1).at > w.lastBack {
-		n--
+// present says whether an engine is there.
+func (p *Pair) present(there bool) {
+	p.mu.Lock()
+	was := p.attached
+	p.attached = there
+	if there != was {
+		p.stalled = false // as the queue takes it
+		p.silence = unanswered{}
+		for d := range p.ways { // what is known is known of the one before
+			w := &p.ways[d]
+			w.probe = probe{number: w.probe.number}
+			w.passed, w.asked = w.passed[:0], false
+		}
 	}
-	if w.high-n < silentMost {
-		return 0, false
+	p.mu.Unlock()
+	switch {
+	case there && !was:
+		p.cfg.Queue.Attach()
+		p.log.Info("engine is attached")
+	case was && !there:
+		p.cfg.Queue.Detach()
+		p.log.Warn("engine has gone")
 	}
-	return w.lane.at(n).at, true
+}
+
+func (p *Pair) stall() {
+	if p.setStalled(true) {
+		p.log.Warn("engine does not give frames back", "stall_ms", p.cfg.Queue.Settings().Stall.Milliseconds())
+	}
+}
+
+// wake ends a stall: something came back.
+func (p *Pair) wake() {
+	if p.setStalled(false) {
+		p.log.Info("engine works again")
+	}
+}
+
+// setStalled says whether the engine has stopped working, and tells whether that is new.
+// Pair and queue are of one mind about it.
+func (p *Pair) setStalled(stalled bool) (news bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stalled == stalled {
+		return false
+	}
+	p.stalled = stalled
+	p.cfg.Queue.SetStalled(stalled)
+	return true
 }
 
 // probeFrame is probe number n of a direction: between two addresses that nobody has.
@@ -279,14 +349,27 @@ func (p *Pair) probeFrame(d Direction, b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, probeMagic)
 	b = binary.BigEndian.AppendUint64(b, p.nonce)
 	b = binary.BigEndian.AppendUint64(b, n)
+	b = append(b, byte(d))
 	return append(b, make([]byte, probeSize-len(b))...)
 }
 
-// probeNumber is the number of a probe of ours.
-func (p *Pair) probeNumber(b []byte) (n uint64, ok bool) {
-	if len(b) < probeSize || binary.BigEndian.Uint16(b[12:]) != probeType || binary.BigEndian.Uint64(b[14:]) != probeMagic ||
-		binary.BigEndian.Uint64(b[22:]) != p.nonce {
+// Where a probe has what.
+const (
+	probeMagicAt  = 14
+	probeNonceAt  = 22
+	probeNumberAt = 30
+	probeDirAt    = 38
+)
+
+// probeNumber is the number of a probe of this pair that came back in its direction.
+func (p *Pair) probeNumber(d Direction, b []byte) (n uint64, ok bool) {
+	if !likeProbe(b) || binary.BigEndian.Uint64(b[probeNonceAt:]) != p.nonce || b[probeDirAt] != byte(d) {
 		return 0, false
 	}
-	return binary.BigEndian.Uint64(b[30:]), true
+	return binary.BigEndian.Uint64(b[probeNumberAt:]), true
+}
+
+// likeProbe tells whether a frame is some pair's probe.
+func likeProbe(b []byte) bool {
+	return len(b) >= probeSize && binary.BigEndian.Uint16(b[probeMagicAt-typeBytes:]) == probeType && binary.BigEndian.Uint64(b[probeMagicAt:]) == probeMagic
 }

@@ -19,7 +19,7 @@ func (p *Pair) Run(ctx context.Context) error {
 	defer cancel(nil)
 	stop := context.AfterFunc(ctx, func() {
 		for _, f := range p.cfg.Sides {
-			_ = f.SetReadDeadline(time.Unix(1, 0)) // wakes the reader
+			_ = f.SetDeadline(time.Unix(1, 0)) // wakes who reads or writes
 		}
 	})
 	defer stop()
@@ -34,8 +34,8 @@ func (p *Pair) Run(ctx context.Context) error {
 		}()
 	}
 	for _, f := range p.cfg.Sides {
-		if err := f.SetReadDeadline(time.Time{}); err != nil {
-			return fmt.Errorf("divert: read %s: %w", f.Name(), err)
+		if err := f.SetDeadline(time.Time{}); err != nil {
+			return fmt.Errorf("divert: use %s: %w", f.Name(), err)
 		}
 	}
 	start("read the host side", func(context.Context) error { return p.read(In, p.cfg.Sides[HostSide]) })
@@ -105,16 +105,21 @@ func (p *Pair) read(d Direction, f *os.File) error {
 	for i := range bufs {
 		bufs[i] = make([]byte, pairBuf)
 	}
-	var r returned
+	var verdicts []Verdict
 	for {
 		lens, n, err := readSome(raw, &bufs)
 		if err != nil {
 			return err
 		}
+		p.wake()
 		for i := range n {
-			p.back(d, bufs[i][:lens[i]], &r)
+			b := bufs[i][:lens[i]]
+			if p.back(d, b, &verdicts) {
+				verdicts = p.settle(verdicts) // what came before it goes on before it
+				p.cfg.Queue.Inject(p.cfg.Port, d, b)
+			}
 		}
-		p.settle(d, &r)
+		verdicts = p.settle(verdicts)
 	}
 }
 
@@ -145,31 +150,13 @@ func readSome(raw syscall.RawConn, bufs *[pairReads][]byte) (lens [pairReads]int
 	return lens, n, err
 }
 
-// settle applies what came back.
-func (p *Pair) settle(d Direction, r *returned) {
-	q := p.cfg.Queue
-	p.wake()
-	if len(r.verdicts) > 0 {
-		q.Settle(r.verdicts)
+// settle applies verdicts, and returns their memory.
+func (p *Pair) settle(verdicts []Verdict) []Verdict {
+	if len(verdicts) > 0 {
+		p.cfg.Queue.Settle(verdicts)
 	}
-	for _, b := range r.injected {
-		q.Inject(p.cfg.Port, d, b)
-	}
-	clear(r.verdicts)
-	clear(r.injected)
-	r.verdicts, r.injected = r.verdicts[:0], r.injected[:0]
-}
-
-// wake ends a stall: something came back.
-func (p *Pair) wake() {
-	p.mu.Lock()
-	was := p.stalled
-	p.stalled = false
-	p.mu.Unlock()
-	if was {
-		p.cfg.Queue.SetStalled(false)
-		p.log.Info("engine works again")
-	}
+	clear(verdicts)
+	return verdicts[:0]
 }
 
 // watch looks whether the engine is there, and whether it works.
@@ -187,41 +174,8 @@ func (p *Pair) watch(ctx context.Context) error {
 		if p.silent(p.cfg.Clock.Now()) {
 			p.stall()
 		}
-		if p.cfg.Clock.Sleep(ctx, min(lookTime, p.cfg.Queue.Settings().Stall/expirySteps)) != nil {
+		if p.cfg.Clock.Sleep(ctx, max(lookTimeMin, min(lookTime, p.cfg.Queue.Settings().Stall/expirySteps))) != nil {
 			return nil
 		}
-	}
-}
-
-// present says whether an engine is there.
-func (p *Pair) present(there bool) {
-	p.mu.Lock()
-	was := p.attached
-	p.attached = there
-	if !there {
-		p.stalled = false
-		for d := range p.ways {
-			p.ways[d].asked, p.ways[d].probe.ever = false, false // the next one may be another
-		}
-	}
-	p.mu.Unlock()
-	switch {
-	case there && !was:
-		p.cfg.Queue.Attach()
-		p.log.Info("engine is attached")
-	case was && !there:
-		p.cfg.Queue.Detach()
-		p.log.Warn("engine has gone")
-	}
-}
-
-func (p *Pair) stall() {
-	p.mu.Lock()
-	was := p.stalled
-	p.stalled = true
-	p.mu.Unlock()
-	if !was {
-		p.cfg.Queue.SetStalled(true)
-		p.log.Warn("engine does not give frames back", "stall_ms", p.cfg.Queue.Settings().Stall.Milliseconds())
 	}
 }

@@ -203,74 +203,22 @@ func TestPairStalls(t *testing.T) {
 	assert.Equal(t, uint64(1), r.Queue.Stats().Events.Stalls)
 }
 
-// clockAt is a clock that a test sets.
-type clockAt time.Duration
-
-func (c *clockAt) Now() time.Duration { return time.Duration(*c) }
-
-func (c *clockAt) Sleep(ctx context.Context, _ time.Duration) error { return ctx.Err() }
-
-// A probe that is not back after stall-ms is sent again. That must not put off what its
-// absence says of the engine; what comes back meanwhile does.
-func TestPairSilence(t *testing.T) {
-	const stall = time.Second
-	for _, c := range []struct {
-		name   string
-		back   time.Duration // when a frame comes back, 0: never
-		silent time.Duration // when the engine is first taken for one that has stopped
-	}{
-		{"nothing comes back", 0, stall},
-		{"a frame comes back, and then nothing", stall / 2, 2 * stall},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := Defaults()
-			s.Stall = stall
-			now := new(clockAt)
-			q := NewQueue(QueueConfig{Settings: s, Outlet: &lockedGone{}, Clock: now, Pair: true})
-			p := NewPair(PairConfig{Queue: q, Clock: now})
-			p.attached = true
-			w := &p.ways[In]
-			w.probe.ever = true
-			p.left([]Ticket{{ID: 1, Frame: udp(1, 100, 'A')}, {ID: 2, Frame: udp(2, 100, 'A')}})
-			const start, step = 10 * time.Millisecond, 10 * time.Millisecond
-			at := time.Duration(0)
-			for ; at <= 4*stall && !p.silent(time.Duration(*now)); at += step {
-				*now = clockAt(start + at)
-				p.due(time.Duration(*now)) // as often as Pair.write does, and before watch
-				if at == c.back && at > 0 {
-					p.back(In, udp(1, 100, 'A'), new(returned))
-				}
-			}
-			assert.Equal(t, c.silent, at-step)
-		})
+// The last frames of a burst come back without any that follow, and without probes.
+func TestPairLeavesNothingBehind(t *testing.T) {
+	r := newPairRig(t, func(s *Settings) { s.Stall = MaxStall })
+	r.engine(func(b []byte) []byte {
+		if isProbe(b) {
+			return nil
+		}
+		return b
+	})
+	want := 0
+	for _, burst := range []int{1, pairBatch - 1, pairBatch, pairBatch + 1, pairReads + 1} {
+		for i := range burst {
+			require.Equal(t, Taken, r.offer(Direction(i%Directions), udp(byte(i), 200, byte(burst))))
+		}
+		want += burst
+		r.eventually("all of a burst is back", func() bool { return r.out.len() == want })
 	}
-}
-
-func TestLane(t *testing.T) {
-	l := newLane()
-	a, b := udp(1, 200, 'a'), udp(1, 200, 'b') // one key, other contents
-	for i := range uint64(3000) {              // past a growth
-		l.left(i, udp(byte(i), 60, byte(i>>8)), 0)
-	}
-	l.left(5001, a, 0)
-	l.left(5002, b, 0)
-	l.left(5003, a, 0)
-	for _, want := range []struct {
-		b    []byte
-		what back
-		id   uint64
-	}{{b, backSame, 5002}, {a, backSame, 5001}, {a[:150], backShort, 5003}, {a[:150], backCut, 0}, {a, backInjected, 0}} {
-		what, id := l.back(want.b)
-		assert.Equal(t, want.what, what)
-		assert.Equal(t, want.id, id)
-	}
-	other := make([]byte, 200) // no IP header says how long it was
-	l.left(5004, other, 0)
-	what, id := l.back(other[:199])
-	assert.Equal(t, backShort, what)
-	assert.Equal(t, uint64(5004), id)
-	l.forget(time.Hour, time.Minute)
-	assert.Empty(t, l.keys[byAll])
-	assert.Empty(t, l.keys[byHead])
-	assert.Equal(t, l.low, l.high)
+	assert.Zero(t, r.Queue.Stats().Events.Late)
 }

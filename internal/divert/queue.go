@@ -511,6 +511,13 @@ func (q *Queue) late(id uint64, now time.Duration) {
 	}
 }
 
+// holds tells whether a frame that was taken in waits for its verdict still.
+func (q *Queue) holds(id uint64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.at(int32(id&slotMask)).id == id
+}
+
 // Inject sends a frame on that the engine made: of a tap-pair, which has no other way to
 // say so. It is the caller's again when it returns.
 func (q *Queue) Inject(port int, dir Direction, b []byte) {

@@ -2,7 +2,9 @@ package divert
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -377,4 +379,63 @@ func TestListenersShare(t *testing.T) {
 	share := rigs[1].Counts(0, In)
 	assert.Equal(t, Counts{Seen: share.Seen, Accepted: share.Seen / 2, PassAbsent: share.Seen / 2}, share)
 	assert.Equal(t, uint64(4*hosts), in.Counts(0, In).Seen)
+}
+
+// Engines come and go while frames are offered: each frame is in one
+// counter, and those that went on are as they were, each once.
+func TestEnginesComeAndGo(t *testing.T) {
+	r := newSocketRig(t, func(s *Settings) { s.OnAbsent, s.OnFull, s.QueueLen = Pass, Pass, 200 }, nil)
+	ended := make(chan struct{})
+	stop := sync.OnceFunc(func() { close(ended) })
+	fates := make(chan [Lost + 1]uint64, 1)
+	go func() {
+		var n [Lost + 1]uint64
+		scratch := make([]byte, 1514)
+		for i := uint32(0); ; i++ {
+			select {
+			case <-ended:
+				fates <- n
+				return
+			default:
+			}
+			copy(scratch, udp(byte(i), len(scratch), 0))
+			for k := 42; k+4 <= len(scratch); k += 4 {
+				binary.LittleEndian.PutUint32(scratch[k:], i)
+			}
+			n[r.offer(scratch)]++
+			if i%64 == 63 {
+				time.Sleep(100 * time.Microsecond)
+			}
+		}
+	}()
+	t.Cleanup(stop)
+	var accepted, dropped int
+	for round := range 20 {
+		p := r.attach()
+		frames := p.frames(round % 40)
+		half := len(frames) / 2
+		if half > 0 {
+			p.say(records(frames[:half], proto.Accept)...)
+			p.say(records(frames[half:], proto.Drop)...)
+			accepted, dropped = accepted+half, dropped+len(frames)-half
+		}
+		require.NoError(t, p.Close())
+		r.eventually("gone", func() bool { return r.l.Engine() == nil })
+	}
+	stop()
+	n := <-fates
+	c := r.Counts(0, In)
+	assert.Equal(t, Counts{
+		Seen: n[Passed] + n[Taken], Accepted: uint64(accepted), Dropped: uint64(dropped), PassAbsent: c.PassAbsent, PassFull: c.PassFull, Reordered: c.Reordered,
+	}, c, "what an engine said before it went holds")
+	assert.Equal(t, n[Taken], uint64(r.out.len()+dropped))
+	last := int64(-1)
+	for _, b := range r.out.frames {
+		mark := binary.LittleEndian.Uint32(b[42:])
+		require.Greater(t, int64(mark), last, "each once, in order")
+		last = int64(mark)
+		for k := 42; k+4 <= len(b); k += 4 {
+			require.Equal(t, mark, binary.LittleEndian.Uint32(b[k:]))
+		}
+	}
 }

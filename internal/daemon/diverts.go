@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 
@@ -256,4 +257,16 @@ func (s *divertService) brief() []client.DivertEngine {
 		}
 	}
 	return out
+}
+
+// restartCost is what a restart costs the engines that are there, "" without any.
+func (s *divertService) restartCost(engines []client.DivertEngine) string {
+	if !slices.ContainsFunc(engines, func(e client.DivertEngine) bool { return e.State != client.QueueAbsent }) {
+		return ""
+	}
+	fate := "dropped"
+	if s.current().OnAbsent == divert.Pass {
+		fate = "passed uninspected"
+	}
+	return "the engines' connections: what they are to inspect is " + fate + " until they have connected again, and what waits for a verdict is lost when oxpd is killed"
 }

@@ -193,6 +193,8 @@ func TestDivertView(t *testing.T) {
 	r.in.Listeners()[0].Attach()
 	assert.Equal(t, []string{"a: it got less"}, r.view(nil).Warnings, "nothing is behind b")
 	assert.Equal(t, []client.DivertEngine{{Queue: "a", Kind: "socket", State: "idle", Engine: "reference"}}, r.brief())
+	assert.Contains(t, r.restartCost(r.brief()), "what they are to inspect is dropped until they have connected again")
+	assert.Empty(t, r.restartCost([]client.DivertEngine{{State: client.QueueAbsent}}), "nothing is inspected that would not be")
 	require.NoError(t, r.setPort(p, true, nil))
 	r.offer(p, divert.In)
 	r.in.Listeners()[1].Attach()

@@ -55,6 +55,9 @@ func (d *Daemon) status() client.Status {
 	s.Warnings = append(s.Warnings, d.flow.warnings()...)
 	d.mu.Unlock()
 	s.Engines = d.inspect.brief()
+	if cost := d.inspect.restartCost(s.Engines); cost != "" {
+		s.Restart.Costs, s.Restart.Seamless = append(s.Restart.Costs, cost), false
+	}
 	s.Warnings = append(s.Warnings, d.inspect.view(nil).Warnings...)
 	s.Stages = d.track.snapshot()
 	if sw := &s.Stages[stageSwitch]; sw.State == client.StageDone {

@@ -16,7 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"oxpd/divert/proto"
+	"oxpd/hwsim"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/port"
+	"oxpd/internal/simdev/simtest"
 
 	divertclient "oxpd/divert/client"
 )
@@ -291,4 +294,163 @@ func TestEngineAtTheEnd(t *testing.T) {
 			assert.Zero(t, far.count())
 		})
 	}
+}
+
+// holding attaches an engine that never decides about frames of ours.
+func (r *rig) holding() *testEngine {
+	return r.attach(func(f *divertclient.Frame) (proto.Code, []byte) {
+		if ours(f.Data) {
+			return 0, nil
+		}
+		return proto.Accept, nil
+	})
+}
+
+func (t *testEngine) holds() []uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.held)
+}
+
+// acceptAll decides about what is held.
+func (t *testEngine) acceptAll() {
+	t.t.Helper()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range t.held {
+		require.NoError(t.t, t.e.Accept(id))
+	}
+	require.NoError(t.t, t.e.Flush())
+	t.held = nil
+}
+
+// inspectAll has every frame of a port inspected, and an engine given time.
+func (r *rig) inspectAll(name string) {
+	r.t.Helper()
+	_, err := r.client.SetDivertPort(context.Background(), name, client.SetDivertPort{Frames: client.FramesAll})
+	require.NoError(r.t, err)
+	_, err = r.client.SetDivert(context.Background(), client.DivertSetting{Key: "stall-ms", Value: "60000"})
+	require.NoError(r.t, err)
+}
+
+// The card is lost, and comes back, while an engine has frames: those for the host
+// arrive, those for the card that was lost are counted as gone, and what comes later is
+// inspected by the same engine.
+func TestEngineOutlivesTheCard(t *testing.T) {
+	t.Parallel()
+	card := sharedCard(t, hwsim.Compressed())
+	r := start(t, rigOptions{shared: card}).running()
+	const name = "oxp9"
+	r.mute(name)
+	far := r.hear(name)
+	r.mustIP("link", "set", name, "up")
+	near := r.listen(name)
+	r.inspectAll(name)
+	e := r.holding()
+	r.wire(name).Send(numbered(100, 1))
+	r.send(name, numbered(100, 2), numbered(100, 3))
+	r.wait("the engine has them", func() bool { return len(e.holds()) == 3 })
+	r.away()
+	e.acceptAll()
+	assert.Equal(t, numbered(100, 1), near.next())
+	r.wait("what has no card is counted", func() bool { return r.counters(name)["tx_drops"] == 2 })
+	assert.EqualValues(t, 2, r.counters(name)["tx_gone"])
+	card.Reboot()
+	r.wait("running", func() bool { return r.state() == client.StateRunning })
+	r.wait("link", func() bool { return r.port(name).OperState == client.OperUp })
+	r.wire(name).Send(numbered(100, 4))
+	r.send(name, numbered(100, 5))
+	r.wait("the engine has them", func() bool { return len(e.holds()) == 2 })
+	e.acceptAll()
+	assert.Equal(t, numbered(100, 4), near.next())
+	r.wait("on the wire", func() bool { return far.count() == 1 })
+	assert.Equal(t, numbered(100, 5), far.frames()[0])
+}
+
+// An interface goes, and its MTU comes down, while an engine has frames of it: each is
+// counted where it ends.
+func TestPortChangesWhileAnEngineHasItsFrames(t *testing.T) {
+	t.Parallel()
+	r := start(t, rigOptions{}).running()
+	const name = "oxp9"
+	r.mute(name)
+	r.hear(name)
+	r.mustIP("link", "set", name, "up")
+	require.NoError(t, r.setMTU(name, 9000))
+	r.inspectAll(name)
+	e := r.holding()
+	send := func(n int) {
+		r.wire(name).Send(numbered(n, 1))
+		r.send(name, numbered(n, 2))
+		r.wait("the engine has them", func() bool { return len(e.holds()) == 2 })
+	}
+	send(9014)
+	require.NoError(t, r.setMTU(name, 1500))
+	limit := r.d.owners[8].snapshot().iface.(*port.Port).Limit
+	r.wait("the limit to come down", func() bool { return limit() == 1500 })
+	e.acceptAll()
+	r.wait("both are too long now", func() bool { c := r.counters(name); return c["rx_toolong"] == 1 && c["tx_toolong"] == 1 })
+
+	send(100)
+	index := r.port(name).IfIndex
+	r.mustIP("link", "delete", name)
+	r.wait("made again", func() bool { p := r.port(name); return p.State == client.PortUp && p.IfIndex != index })
+	before := r.counters(name)
+	e.acceptAll()
+	r.wait("they have met the new interface", func() bool {
+		c := r.counters(name)
+		return c["rx_packets"]+c["tap_down"] > before["rx_packets"]+before["tap_down"] && c["tx_packets"]+c["tx_closed"] > before["tx_packets"]+before["tx_closed"]
+	})
+}
+
+// The end of oxpd under traffic both ways, with an engine that answers: everything is
+// counted, and the card is not touched by a verdict that comes late.
+func TestStopUnderInspection(t *testing.T) {
+	t.Parallel()
+	r := start(t, rigOptions{}).running()
+	const name = "oxp9"
+	r.mute(name)
+	r.mustIP("link", "set", name, "up")
+	r.inspectAll(name)
+	e := r.attach(func(*divertclient.Frame) (proto.Code, []byte) { return proto.Accept, nil })
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Add(2)
+	go func() {
+		defer wg.Done()
+		for w := r.card.Wire(1); ; {
+			select {
+			case <-stop:
+				return
+			default:
+				if w.Backlog() < 64 {
+					w.Send(frameOf(1514))
+				}
+			}
+		}
+	}()
+	index := r.port(name).IfIndex
+	go func() {
+		defer wg.Done()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = r.sendAt(index, frameOf(1514), frameOf(60)) // until the interface has gone
+			}
+		}
+	}()
+	r.wait("traffic", func() bool { c := r.counters(name); return c["rx_packets"] > 500 && c["tx_packets"] > 500 })
+	r.cancel()
+	require.NoError(t, r.end())
+	close(stop)
+	wg.Wait()
+	assert.Error(t, <-e.done)
+	r.faulty = true
+	simtest.Clean(t, r.card, hwsim.ReportBusMasterOff)
+	s := r.d.stats(nil)
+	p, _ := s.Port(name)
+	assert.Zero(t, p.Counters["divert_queued"])
+	assert.Equal(t, s.Device["tx_posted"], p.Counters["tx_packets"])
 }

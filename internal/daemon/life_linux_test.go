@@ -18,8 +18,12 @@ import (
 // that the interface has no room for is none of the caller's failures.
 func (r *rig) send(name string, frames ...[]byte) {
 	r.t.Helper()
-	index := r.port(name).IfIndex
-	require.NoError(r.t, r.ns.Do(func() error {
+	require.NoError(r.t, r.sendAt(r.port(name).IfIndex, frames...))
+}
+
+// sendAt sends at the interface of an index.
+func (r *rig) sendAt(index int, frames ...[]byte) error {
+	return r.ns.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -32,7 +36,7 @@ func (r *rig) send(name string, frames ...[]byte) {
 			}
 		}
 		return nil
-	}))
+	})
 }
 
 // mute keeps the kernel from saying anything by itself at an interface.

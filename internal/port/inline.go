@@ -19,6 +19,12 @@ import (
 // (Seen with libdaq 2.0.7 and Linux 6.18; internal/divert/daqtest.)
 const InlineMTU = board.MaxMTU + frame.MaxVLANs*frame.VLANSize
 
+// inlineQueue is how many frames that an engine gives back may wait in each interface to
+// be read: the kernel drops what is more. Its own 500 are gone in 2 ms at the rate of an
+// engine. Frames of a port that wait there wait for their verdicts, of which the inspection
+// queue bounds number and bytes; this bounds what an engine makes itself.
+const inlineQueue = 8192
+
 // InlineConfig is what OpenInline needs. Log is optional.
 type InlineConfig struct {
 	Names [2]string // of the two interfaces

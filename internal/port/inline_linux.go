@@ -64,6 +64,9 @@ func (i *Inline) prepare() error {
 		if err := s.link.setMTU(InlineMTU); err != nil {
 			return err
 		}
+		if err := s.link.setQueue(inlineQueue); err != nil {
+			return err
+		}
 		if err := s.link.setFlag(unix.IFF_NOARP, true); err != nil {
 			return err
 		}

@@ -57,6 +57,26 @@ func TestInline(t *testing.T) {
 	assert.False(t, interfaceExists(t, ns, "oxp1w"))
 }
 
+// A burst of an engine waits until it is read: the kernel's own queue is one of 500.
+func TestInlineTakesABurst(t *testing.T) {
+	ns := newNS(t)
+	i := openInline(t, ns)
+	const frames = 4000
+	frame, engine := ether(60, 0, 1), listen(t, ns, i.sides[1].link.index)
+	for range frames {
+		engine.send(frame)
+	}
+	now, err := i.sides[1].link.state()
+	require.NoError(t, err)
+	require.Zero(t, now.dropped.frames)
+	buf := make([]byte, 1<<16)
+	for range frames {
+		n, err := i.Files()[1].Read(buf)
+		require.NoError(t, err)
+		require.Equal(t, frame, buf[:n])
+	}
+}
+
 func TestInlineForeignMTUIsPutBack(t *testing.T) {
 	ns := newNS(t)
 	i := openInline(t, ns)

@@ -85,7 +85,10 @@ func dialRoute(groups uint32) (*netlink.Conn, error) {
 	return netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups})
 }
 
-func (l *netlinkLink) set(m *rtnetlink.LinkMessage) error {
+func (l *netlinkLink) set(m *rtnetlink.LinkMessage) error { return l.setWith(m, nil) }
+
+// setWith is set with attributes that the library's message does not send.
+func (l *netlinkLink) setWith(m *rtnetlink.LinkMessage, attributes []byte) error {
 	m.Index = uint32(l.index)
 	data, err := m.MarshalBinary()
 	if err != nil {
@@ -93,7 +96,7 @@ func (l *netlinkLink) set(m *rtnetlink.LinkMessage) error {
 	}
 	_, err = l.conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.RTM_NEWLINK, Flags: netlink.Request | netlink.Acknowledge},
-		Data:   data,
+		Data:   append(data, attributes...),
 	})
 	return err
 }
@@ -107,6 +110,17 @@ func (l *netlinkLink) master(of *Link) error { return readMaster(l.conn, of) }
 
 func (l *netlinkLink) setMTU(mtu int) error {
 	return l.set(&rtnetlink.LinkMessage{Attributes: &rtnetlink.LinkAttributes{MTU: uint32(mtu)}})
+}
+
+// setQueue sets how many frames may wait for the TAP's owner to read them.
+func (l *netlinkLink) setQueue(frames int) error {
+	a := netlink.NewAttributeEncoder()
+	a.Uint32(unix.IFLA_TXQLEN, uint32(frames))
+	attributes, err := a.Encode()
+	if err != nil {
+		return err
+	}
+	return l.setWith(&rtnetlink.LinkMessage{}, attributes)
 }
 
 func (l *netlinkLink) setMAC(mac [6]byte) error {

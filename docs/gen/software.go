@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"oxpd/hwsim"
+	"oxpd/internal/divert"
 	"oxpd/internal/port"
 	"oxpd/ring"
 	"oxpd/ring/wire"
@@ -78,7 +79,7 @@ var meanings = []struct{ name, moves string }{
 	{"tap_err", "a frame from the card that the kernel refused for another reason"},
 	{"tx_packets", "a frame of the interface posted to the card"},
 	{"tx_bytes", "bytes of those, without padding"},
-	{"tx_drops", "a frame of the interface that was not posted: the sum of the six below"},
+	{"tx_drops", "a frame of the interface that was not posted: the sum of the six below, and `tx_divert_lost`"},
 	{"tx_pfil_dropped", "dropped by a filter, before a slot was taken"},
 	{"tx_malformed", "shorter than 14 bytes"},
 	{"tx_toolong", "longer than a slot or than MTU + 14 + 4 per VLAN tag"},
@@ -90,6 +91,27 @@ var meanings = []struct{ name, moves string }{
 	{"tap_kernel_dropped", "the interface's own queue was full, or a frame was sent without carrier: the kernel's tx_dropped. Of an interface that somebody removed, the number in the kernel's news of it, or else as last looked at"},
 	{"quiesce_waits", "the interface was taken out of the transmitter, or taken away, and oxpd had to wait for whoever was inside: a worker with a frame of it, the transmitter in its turn, a reader of these counters. An interface that goes is both, one after the other. Among the device's counters: of all ports together"},
 	{"quiesce_longest_us", "the longest such wait, in microseconds, rounded up. Among the device's counters: of all ports"},
+
+	{"divert_seen", "a frame was to be inspected: a filter's rule diverted it, or all of the port's are"},
+	{"divert_accepted", "the engine let it go on"},
+	{"divert_dropped", "the engine dropped it; by a tap-pair: it did not come back in time, or what left behind it did"},
+	{"divert_replaced", "another frame of the engine's went on in its place"},
+	{"divert_flow_passed", "its connection was accepted whole before, so that it went on without a question"},
+	{"divert_pass_full", "it went on uninspected: the queue had no room (`on-full`)"},
+	{"divert_pass_absent", "the same: no engine was attached (`on-absent`)"},
+	{"divert_pass_stall", "the same: the engine gave no verdict (`on-stall`)"},
+	{"divert_drop_full", "it was dropped: the queue had no room"},
+	{"divert_drop_absent", "the same: no engine was attached"},
+	{"divert_drop_stall", "the same: the engine gave no verdict"},
+	{"divert_oversize", "it was dropped: what the engine made of it is longer than its port takes, or shorter than 14 bytes"},
+	{"divert_shortened", "it was dropped: it came back from a tap-pair shorter than it left"},
+	{"divert_queued", "a snapshot: it has no verdict yet"},
+	{"divert_reordered", "an event: it passed by a policy, or with its connection, while frames of its flow were queued"},
+	{"divert_injected", "an event: the engine of a tap-pair sent a frame of its own, which went on"},
+	{"rx_divert_lost", "of the frames towards the host: dropped by an engine or a policy"},
+	{"rx_divert_queued", "of the frames towards the host: a snapshot, those without a verdict"},
+	{"tx_divert_lost", "of the frames towards the wire: dropped by an engine or a policy; part of `tx_drops`"},
+	{"tx_divert_queued", "of the frames towards the wire: a snapshot, those without a verdict. They are in neither `tx_packets` nor `tx_drops` yet"},
 }
 
 // wireMeanings are the counters of a simulated card's wires: in the order of a
@@ -140,8 +162,31 @@ func wireCounters(root string) (map[string]bool, error) {
 	return names, nil
 }
 
+// Of a port's inspection: events beside the sum, and what the daemon makes of it for the
+// sums of its two directions.
+var (
+	divertEvents = []string{"divert_reordered", "divert_injected"}
+	divertParts  = []string{"rx_divert_lost", "rx_divert_queued", "tx_divert_lost", "tx_divert_queued"}
+)
+
+// divertCounters are the names of what is counted of a port's inspection.
+func divertCounters() (names []string) {
+	new(divert.Counts).Each(func(name string, _ uint64) { names = append(names, name) })
+	return append(names, divertParts...)
+}
+
+// divertAddends are those that divert_seen is the sum of.
+func divertAddends() (names []string) {
+	new(divert.Counts).Each(func(name string, _ uint64) {
+		if name != "divert_seen" && !slices.Contains(divertEvents, name) {
+			names = append(names, name)
+		}
+	})
+	return names
+}
+
 // dispositions are the addends of rx_done.
-var dispositions = []string{"rx_packets", "rx_malformed", "rx_toolong", "rx_nobuf", "tap_down", "tap_err", "rx_untagged", "pfil_dropped", "rx_span_nobuf", "rx_long"}
+var dispositions = []string{"rx_packets", "rx_malformed", "rx_toolong", "rx_nobuf", "tap_down", "tap_err", "rx_untagged", "pfil_dropped", "rx_divert_lost", "rx_divert_queued", "rx_span_nobuf", "rx_long"}
 
 // counters is every counter.
 func counters(root string) (string, error) {
@@ -150,8 +195,9 @@ func counters(root string) (string, error) {
 		"([datapath.md](../hardware/datapath.md), section 4; [rpc-lif.md](../hardware/rpc-lif.md), section 6).")
 	d.section("The sum")
 	d.text("Each packet taken from a ring ends in exactly one of these, and `oxpd stats` says whether the sum closes:")
-	d.code("rx_done = " + strings.Join(dispositions, " + "))
-	d.text("`rx_packets`, `rx_malformed`, `rx_toolong`, `rx_nobuf`, `tap_down`, `tap_err` and `pfil_dropped` are those of all ports together. Every other counter is an event beside that sum.")
+	d.code("rx_done + made by engines = " + strings.Join(dispositions, " + "))
+	d.text("`rx_packets`, `rx_malformed`, `rx_toolong`, `rx_nobuf`, `tap_down`, `tap_err`, `pfil_dropped`, `rx_divert_lost` and `rx_divert_queued` are those of all ports together. " +
+		"What engines made are the `divert_injected` towards the host. Every other counter is an event beside that sum.")
 	d.text("The ports count in the middle of a pass over a ring and `rx_done` at its end. `sums.quiet` of the document says that no packet was being taken " +
 		"from the first counter read to the last, so that they belong together: only then does `sums.difference` (`rx_done` less the addends; negative: they are more) " +
 		"mean anything, and only then is a sum that does not close a lost or a doubled packet. Under traffic a reading is tried again a few times, " +
@@ -191,6 +237,12 @@ func counters(root string) (string, error) {
 	var names []string
 	port.Stats{}.Each(func(name string, _ uint64) { names = append(names, name) })
 	if err := table(names); err != nil {
+		return "", err
+	}
+	d.section("Of one port's inspection")
+	d.text("Frames that were to be [inspected](../guides/divert.md): in both directions together here, and each by itself in `oxpd divert show PORT`. At any moment")
+	d.code("divert_seen = " + strings.Join(divertAddends(), " + "))
+	if err := table(divertCounters()); err != nil {
 		return "", err
 	}
 	for _, m := range meanings {

@@ -124,7 +124,7 @@ var rules = map[string][]string{
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
 		"internal/calibrate", "internal/capture", "internal/pfil", "internal/divert", "internal/inspect", "divert/client", "divert/proto", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "internal/trace/scene", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
 		"octep/vfio", "octep/vfiouser", "internal/sys", "switchcfg", cobra, sysUnix}, layouts...),
-	"docs/gen": append([]string{"hwsim", "internal/mutants", "internal/trace/scene", "ring", "rpc", "internal/port", "internal/calibrate"}, layouts...),
+	"docs/gen": append([]string{"hwsim", "internal/mutants", "internal/trace/scene", "ring", "rpc", "internal/divert", "internal/port", "internal/calibrate"}, layouts...),
 	"docs":     {},
 }
 

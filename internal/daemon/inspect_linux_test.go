@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"net"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -127,9 +128,14 @@ type socket struct {
 func (r *rig) listen(name string) *socket {
 	r.t.Helper()
 	s := &socket{t: r.t}
-	index := r.port(name).IfIndex
+	index := 0
 	const all = 0x0300 // ETH_P_ALL in network order
-	require.NoError(r.t, r.ns.Do(func() (err error) {
+	require.NoError(r.t, r.ns.Do(func() error {
+		i, err := net.InterfaceByName(name)
+		if err != nil {
+			return err
+		}
+		index = i.Index
 		s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		return err
 	}))

@@ -404,7 +404,7 @@ func TestEnginesComeAndGo(t *testing.T) {
 			}
 			n[r.offer(scratch)]++
 			if i%64 == 63 {
-				time.Sleep(100 * time.Microsecond)
+				time.Sleep(time.Millisecond)
 			}
 		}
 	}()

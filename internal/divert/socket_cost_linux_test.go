@@ -3,6 +3,7 @@ package divert
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -287,4 +288,16 @@ func TestCostOfVerdicts(t *testing.T) {
 			assert.GreaterOrEqual(t, share, verdictShare)
 		})
 	}
+}
+
+// The way of a frame to an engine and back allocates nothing of its own.
+func TestVerdictsAllocateNothing(t *testing.T) {
+	const n = 40 * costInFlight
+	c := newCircle(t, 1514)
+	c.turn(t, n)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	c.turn(t, n)
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.Mallocs-before.Mallocs, uint64(n/50), "allocations of %d frames: of the test and the runtime", n)
 }

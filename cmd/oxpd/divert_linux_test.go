@@ -118,7 +118,9 @@ func TestDivertCommands(t *testing.T) {
 		assert.Equal(t, e.cmd.Process.Pid, view(t).Queues[0].PID)
 		grows(t, "dropped", 9)
 		grows(t, "accepted", 10)
-		assert.Contains(t, ask("status").out, "engines "+listener+": idle (oxpd inspect), 0 queued\n")
+		require.Eventually(t, func() bool {
+			return strings.Contains(ask("status").out, "engines "+listener+": idle (oxpd inspect), 0 queued\n")
+		}, hang, 10*time.Millisecond)
 		second := oxpd(t, exe, "inspect", "--rules", rules, "--socket", socket)
 		assert.Equal(t, 1, second.code)
 		assert.Contains(t, second.err, `oxpd ended the connection: engine "oxpd inspect"`)

@@ -178,6 +178,17 @@ func numbers(a, z int) []int {
 	return n
 }
 
+func reversed[T any](v []T) []T {
+	v = slices.Clone(v)
+	slices.Reverse(v)
+	return v
+}
+
+// grown is a frame with zeros up to what an MTU allows.
+func grown(f []byte, mtu int) []byte {
+	return append(bytes.Clone(f), make([]byte, mtu+frame.HeaderSize-len(f))...)
+}
+
 // Whatever an engine does, nothing hangs, and each frame is in exactly one counter: by the
 // verdict that it got, or by the policy that is set.
 func TestEngineThatMisbehaves(t *testing.T) {
@@ -195,12 +206,11 @@ func TestEngineThatMisbehaves(t *testing.T) {
 	b := &inline{lab: l, p: p, packets: packets, blank: sourceFrame(host.MAC, far.MAC, strange, numberedBytes, 7)}
 	l.inspect(p, client.FramesAll)
 
-	// changed are the frames that arrive otherwise than they were sent.
 	type outcome struct {
-		counts  counts         // without seen
-		events  counts         // of the queue
-		arrive  []int          // of the case's frames, in order
-		changed map[int][]byte // by number in the case
+		counts counts // without seen
+		events counts // of the queue
+		arrive []int  // of the case's frames, in order
+		grown  int    // so many of those, the first, are as long as the port takes
 	}
 	short := bytes.Repeat([]byte{0xee}, 60)
 	for _, tc := range []struct {
@@ -223,11 +233,9 @@ func TestEngineThatMisbehaves(t *testing.T) {
 		{
 			name: "verdicts in the opposite order", settings: []string{longStall},
 			play: func(t *testing.T, e *rawEngine) {
-				frames := slices.Clone(e.take(n))
-				slices.Reverse(frames)
-				e.each(proto.Accept, frames)
+				e.each(proto.Accept, reversed(e.take(n)))
 			},
-			want: outcome{counts: counts{"accepted": n}, arrive: func() []int { r := numbers(0, n); slices.Reverse(r); return r }()},
+			want: outcome{counts: counts{"accepted": n}, arrive: reversed(numbers(0, n))},
 		},
 		{
 			name: "none is there", settings: []string{longStall, "on-absent=drop"}, absent: true,
@@ -330,17 +338,14 @@ func TestEngineThatMisbehaves(t *testing.T) {
 			name: "other frames: one that fits, one too long, one that is none", settings: []string{longStall},
 			play: func(t *testing.T, e *rawEngine) {
 				f := e.take(n)
-				fits, long := bytes.Clone(f[0].frame), make([]byte, board.DefaultMTU+frame.HeaderSize+1)
-				copy(long, f[1].frame)
-				fits = append(fits, make([]byte, board.DefaultMTU+frame.HeaderSize-len(fits))...)
-				e.say(proto.Record{ID: f[0].id, Code: proto.Replace, Frame: fits})
-				e.say(proto.Record{ID: f[1].id, Code: proto.Replace, Frame: long})
+				e.say(proto.Record{ID: f[0].id, Code: proto.Replace, Frame: grown(f[0].frame, board.DefaultMTU)})
+				e.say(proto.Record{ID: f[1].id, Code: proto.Replace, Frame: grown(f[1].frame, board.DefaultMTU+1)})
 				e.say(proto.Record{ID: f[2].id, Code: proto.Replace, Frame: f[2].frame[:frame.HeaderSize-1]})
 				e.each(proto.Accept, f[3:])
 			},
 			want: outcome{
 				counts: counts{"replaced": 1, "oversize": 2, "accepted": n - 3}, arrive: slices.Concat(numbers(0, 1), numbers(3, n)),
-				changed: map[int][]byte{0: nil},
+				grown: 1,
 			},
 		},
 		{
@@ -358,6 +363,19 @@ func TestEngineThatMisbehaves(t *testing.T) {
 				e.each(proto.Accept, e.take(40))
 			},
 			want: outcome{counts: counts{"accepted": 40, "pass_full": n - 40, "reordered": n - 40}, arrive: numbers(0, 40)},
+		},
+		{
+			name: "takes nothing, and what has no room may not overtake", settings: []string{longStall, "queue-len=40", "on-full=pass", "order=keep"},
+			play: func(t *testing.T, e *rawEngine) { e.each(proto.Accept, e.take(40)) },
+			want: outcome{counts: counts{"accepted": 40, "drop_full": n - 40}, arrive: numbers(0, 40)},
+		},
+		{
+			name: "the queue is made shorter than it is", settings: []string{longStall},
+			play: func(t *testing.T, e *rawEngine) {
+				l.divert("queue-len=10", "queue-bytes=16kb")
+				e.each(proto.Accept, e.take(n))
+			},
+			want: outcome{counts: counts{"accepted": n}, arrive: numbers(0, n)},
 		},
 		{
 			name: "another comes while one is there", settings: []string{longStall},
@@ -380,7 +398,7 @@ func TestEngineThatMisbehaves(t *testing.T) {
 			whole := l.t
 			l.t = t
 			defer func() { l.t = whole }()
-			l.divert("queue-len=1024", "on-full=drop", "on-absent=drop", "on-stall=drop")
+			l.divert("queue-len=1024", "queue-bytes=4mb", "order=any", "on-full=drop", "on-absent=drop", "on-stall=drop")
 			l.divert(tc.settings...)
 			l.attached(p, false)
 			var e *rawEngine
@@ -395,9 +413,8 @@ func TestEngineThatMisbehaves(t *testing.T) {
 				tc.play(t, e)
 			}
 			changed := map[int][]byte{}
-			for k := range tc.want.changed {
-				f := b.number(first + k)
-				changed[first+k] = append(f, make([]byte, board.DefaultMTU+frame.HeaderSize-len(f))...)
+			for _, k := range tc.want.arrive[:tc.want.grown] {
+				changed[first+k] = grown(b.number(first+k), board.DefaultMTU)
 			}
 			want := []int{}
 			for _, k := range tc.want.arrive {

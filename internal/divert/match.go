@@ -63,7 +63,7 @@ type flock struct {
 // back at the other. A frame that something was decided about is late, and what comes back
 // is that one only when no other is the same: of frames without a difference, which ARP
 // and those who ask again send, the engine's loss of one is not laid to all that follow.
-// Not safe for concurrent use.
+// Not safe for concurrent use but for look and whole.
 type lane struct {
 	seed    maphash.Seed
 	flights []flight // the first is none
@@ -81,12 +81,23 @@ func newLane() *lane {
 	return l
 }
 
-// left notes a frame that is about to be written.
-func (l *lane) left(id uint64, b []byte, now time.Duration) {
+// look is a frame's hashes.
+type look [manners]uint64
+
+// look looks at a frame that is about to be written.
+func (l *lane) look(b []byte) look { return look{byAll: l.whole(b), byHead: headHash(l.seed, b)} }
+
+// whole is the hash of all of a frame.
+func (l *lane) whole(b []byte) uint64 { return maphash.Bytes(l.seed, b) }
+
+// left notes a frame of so many bytes that is about to be written.
+func (l *lane) left(id uint64, n int, looks look, now time.Duration) {
 	i := l.free()
 	f := &l.flights[i]
-	*f = flight{id: id, number: l.number, at: now, n: int32(len(b))}
-	f.ties[byAll].hash, f.ties[byHead].hash = maphash.Bytes(l.seed, b), headHash(l.seed, b)
+	*f = flight{id: id, number: l.number, at: now, n: int32(n)}
+	for m := range f.ties {
+		f.ties[m].hash = looks[m]
+	}
 	l.number++
 	l.join(&l.out, i)
 }
@@ -192,27 +203,37 @@ func (l *lane) forget(before time.Duration) {
 }
 
 func (l *lane) forgetOne() {
-	i := l.late.first
-	l.part(&l.late, i)
-	l.spare = append(l.spare, i)
+	l.took(&l.late, l.late.first)
 }
 
 // back finds the frame that came back as b: one that is the same, otherwise one of the
-// same headers, the oldest of several. A late one has the id that it had.
-func (l *lane) back(b []byte) (what back, id uint64) {
-	if from, i := l.find(byAll, maphash.Bytes(l.seed, b)); i != noFlight {
-		return backSame, l.took(from, i)
+// same headers, the oldest of several. A late one has the id that it had. whole is that
+// of b; number is 0 for no frame that left.
+func (l *lane) back(b []byte, whole uint64) (what back, id, number uint64) {
+	from, i := l.find(byAll, whole)
+	what = backSame
+	if i == noFlight {
+		from, i = l.find(byHead, headHash(l.seed, b))
+		what = changed(b, l.flights[i].n)
 	}
-	from, i := l.find(byHead, headHash(l.seed, b))
 	switch {
 	case i == noFlight && cut(b):
-		return backCut, 0
+		return backCut, 0, 0
 	case i == noFlight:
-		return backInjected, 0
-	case len(b) < int(l.flights[i].n):
-		return backShort, l.took(from, i)
+		return backInjected, 0, 0
 	}
-	return backReplaced, l.took(from, i)
+	f := &l.flights[i]
+	id, number = f.id, f.number
+	l.took(from, i)
+	return what, id, number
+}
+
+// changed is what a frame is that left with n bytes and the same headers.
+func changed(b []byte, n int32) back {
+	if len(b) < int(n) {
+		return backShort
+	}
+	return backReplaced
 }
 
 // find is the oldest flight of a hash, and where it is.
@@ -223,11 +244,10 @@ func (l *lane) find(manner int, hash uint64) (from *flock, i int32) {
 	return &l.late, l.late.keys[manner][hash].first
 }
 
-// took takes a flight as one that came back.
-func (l *lane) took(from *flock, i int32) (id uint64) {
+// took takes a flight out for good.
+func (l *lane) took(from *flock, i int32) {
 	l.part(from, i)
 	l.spare = append(l.spare, i)
-	return l.flights[i].id
 }
 
 // Of a frame's headers: what headHash makes a hash of.

@@ -87,8 +87,8 @@ func TestFramesThatEnginesChange(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLane()
-			l.left(1, c.left, 0)
-			what, id := l.back(c.back)
+			left(l, 1, c.left, 0)
+			what, id := cameBack(l, c.back)
 			assert.Equal(t, c.want, what)
 			known := c.want == backReplaced || c.want == backShort
 			assert.Equal(t, known, id == 1)
@@ -109,17 +109,17 @@ func TestManyFramesOfOneHead(t *testing.T) {
 		return ether(frame.TypeIPv4, ipv4(frame.ProtoUDP, b))
 	}
 	for i := range frames {
-		l.left(uint64(i), made(i), 0)
+		left(l, uint64(i), made(i), 0)
 	}
 	for i := frames - 1; i > 0; i-- {
-		what, id := l.back(made(i))
+		what, id := cameBack(l, made(i))
 		assert.Equal(t, backSame, what)
 		assert.Equal(t, uint64(i), id)
 	}
-	what, id := l.back(made(frames)) // no such frame left: number 0 was changed
+	what, id := cameBack(l, made(frames)) // no such frame left: number 0 was changed
 	assert.Equal(t, backReplaced, what)
 	assert.Zero(t, id)
-	what, _ = l.back(made(0))
+	what, _ = cameBack(l, made(0))
 	assert.Equal(t, backInjected, what)
 }
 
@@ -129,11 +129,11 @@ func TestLaneDoesNotAllocate(t *testing.T) {
 	changed := bytes.Clone(b)
 	changed[len(b)-1] ^= 1
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
-		l.left(1, b, 0)
-		l.left(2, b, 0)
-		l.back(b)
-		l.back(changed)
-		l.left(3, b, 0)
+		left(l, 1, b, 0)
+		left(l, 2, b, 0)
+		cameBack(l, b)
+		cameBack(l, changed)
+		left(l, 3, b, 0)
 		l.decided()
 		l.forget(time.Minute)
 	}))
@@ -144,17 +144,26 @@ func FuzzLane(f *testing.F) {
 	f.Add(ether(frame.TypeIPv6, ipv6(frame.ProtoUDP, tcp(1)), frame.TypeVLAN), 4)
 	f.Fuzz(func(t *testing.T, b []byte, keep int) {
 		l := newLane()
-		l.left(1, b, 0)
+		left(l, 1, b, 0)
 		if keep >= 0 && keep < len(b) {
-			if what, _ := l.back(b[:keep]); what == backSame {
+			if what, _ := cameBack(l, b[:keep]); what == backSame {
 				t.Fatal("cut, and the same")
 			}
 		}
-		l.left(2, b, 0)
-		if what, _ := l.back(b); what != backSame {
+		left(l, 2, b, 0)
+		if what, _ := cameBack(l, b); what != backSame {
 			t.Fatal("the same, and not known")
 		}
 	})
+}
+
+// left has a frame leave.
+func left(l *lane, id uint64, b []byte, now time.Duration) { l.left(id, len(b), l.look(b), now) }
+
+// cameBack has one come back.
+func cameBack(l *lane, b []byte) (what back, id uint64) {
+	what, id, _ = l.back(b, l.whole(b))
+	return what, id
 }
 
 // emptied checks that nothing of a lane's frames is left once all are forgotten.
@@ -173,23 +182,23 @@ func TestLane(t *testing.T) {
 	l := newLane()
 	a, b := udp(1, 200, 'a'), udp(1, 200, 'b') // one key, other contents
 	for i := range uint64(3000) {              // past a growth
-		l.left(i, udp(byte(i), 60, byte(i>>8)), 0)
+		left(l, i, udp(byte(i), 60, byte(i>>8)), 0)
 	}
-	l.left(5001, a, 0)
-	l.left(5002, b, 0)
-	l.left(5003, a, 0)
+	left(l, 5001, a, 0)
+	left(l, 5002, b, 0)
+	left(l, 5003, a, 0)
 	for _, want := range []struct {
 		b    []byte
 		what back
 		id   uint64
 	}{{b, backSame, 5002}, {a, backSame, 5001}, {a[:150], backShort, 5003}, {a[:150], backCut, 0}, {a, backInjected, 0}} {
-		what, id := l.back(want.b)
+		what, id := cameBack(l, want.b)
 		assert.Equal(t, want.what, what)
 		assert.Equal(t, want.id, id)
 	}
 	other := make([]byte, 200) // no IP header says how long it was
-	l.left(5004, other, 0)
-	what, id := l.back(other[:199])
+	left(l, 5004, other, 0)
+	what, id := cameBack(l, other[:199])
 	assert.Equal(t, backShort, what)
 	assert.Equal(t, uint64(5004), id)
 	emptied(t, l)
@@ -202,7 +211,7 @@ func TestLaneOfFramesWithoutADifference(t *testing.T) {
 	b := udp(1, 200, 'a')
 	changed := udp(1, 200, 'b')
 	for id := range uint64(5) {
-		l.left(1+id, b, 0)
+		left(l, 1+id, b, 0)
 		if id < 2 {
 			l.decided()
 		}
@@ -212,7 +221,7 @@ func TestLaneOfFramesWithoutADifference(t *testing.T) {
 		what back
 		id   uint64
 	}{{b, backSame, 3}, {changed, backReplaced, 4}, {b, backSame, 5}, {changed, backReplaced, 1}, {b, backSame, 2}, {b, backInjected, 0}} {
-		what, id := l.back(want.b)
+		what, id := cameBack(l, want.b)
 		assert.Equal(t, want.what, what)
 		assert.Equal(t, want.id, id)
 	}
@@ -229,13 +238,13 @@ func TestLaneForgets(t *testing.T) {
 	}
 	const most = lateMost + 10
 	for i := range most {
-		l.left(uint64(i+1), frame(i), time.Duration(i))
+		left(l, uint64(i+1), frame(i), time.Duration(i))
 		l.decided()
 	}
 	assert.Equal(t, lateMost, l.late.n)
-	what, _ := l.back(frame(9))
+	what, _ := cameBack(l, frame(9))
 	assert.Equal(t, backReplaced, what, "it is not known any more, others of its headers are")
-	what, id := l.back(frame(most - 1))
+	what, id := cameBack(l, frame(most-1))
 	assert.Equal(t, backSame, what)
 	assert.Equal(t, uint64(most), id)
 	l.forget(most - 3)

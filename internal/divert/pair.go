@@ -27,6 +27,9 @@ const (
 	// probeGrace is how long after a probe a frame may come back that left before it: an
 	// engine of several threads does not keep their order.
 	probeGrace = 50 * time.Millisecond
+	// probesMost is how many probes may be under way: a new one is sent when a frame came
+	// back that left after the last.
+	probesMost = 16
 	probeType  = 0x88b5 // IEEE 802 local experimental EtherType 1
 	probeSize  = 60
 	probeMagic = 0x6f78706470726f62
@@ -62,14 +65,14 @@ type PairStats struct {
 	ProbesReturn bool // the engine forwards probes
 }
 
-// probe is the one that is under way in a lane.
+// probe is the one that was sent last in a lane, and the marks of it and those before.
 type probe struct {
-	number uint64 // of it, counted from 1
-	mark   uint64 // flights below left before it
+	number uint64             // of it, counted from 1
+	marks  [probesMost]uint64 // by number: flights below left before it
 	sent   time.Duration
 	first  time.Duration // when the first was sent of those that nothing has come back since
-	out    bool
-	ever   bool // one came back
+	out    bool          // it may come back
+	ever   bool          // one came back
 }
 
 // passed is the flights that a probe overtook.
@@ -141,15 +144,19 @@ func entrance(d Direction) int {
 	return HostSide
 }
 
-// left notes frames that are about to be written.
+// left notes frames that are about to be written, pairBatch at most.
 func (p *Pair) left(tickets []Ticket) {
 	now := p.cfg.Clock.Now()
 	stall := p.cfg.Queue.Settings().Stall
+	var looks [pairBatch]look
+	for i := range tickets {
+		looks[i] = p.ways[tickets[i].Dir].look(tickets[i].Frame)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range tickets {
 		t := &tickets[i]
-		p.ways[t.Dir].left(t.ID, t.Frame, now)
+		p.ways[t.Dir].left(t.ID, len(t.Frame), looks[i], now)
 	}
 	if p.silence.frames == 0 || now-p.silence.last >= stall {
 		p.silence = unanswered{first: now}
@@ -162,16 +169,20 @@ func (p *Pair) left(tickets []Ticket) {
 // frame that left. It is true for one of the engine's own, which is to go on.
 func (p *Pair) back(d Direction, b []byte, verdicts *[]Verdict) (injected bool) {
 	now := p.cfg.Clock.Now()
+	w := &p.ways[d]
+	whole := w.whole(b)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := &p.ways[d]
 	w.lastBack = now
 	p.silence.frames = 0
 	if n, ok := p.probeNumber(d, b); ok {
 		p.probeBack(w, n, now)
 		return false
 	}
-	what, id := w.back(b)
+	what, id, number := w.back(b, whole)
+	if number >= w.probe.mark() {
+		w.probe.out = false // it is lost, or in another of the engine's threads
+	}
 	switch what {
 	case backSame:
 		*verdicts = append(*verdicts, Verdict{ID: id, Code: CodeAccept})
@@ -195,9 +206,14 @@ func (p *Pair) back(d Direction, b []byte, verdicts *[]Verdict) (injected bool) 
 func (p *Pair) probeBack(w *way, number uint64, now time.Duration) {
 	p.stats.ProbesBack++
 	w.probe.ever = true
-	if number == w.probe.number && w.probe.out {
+	if number > w.probe.number || number+probesMost <= w.probe.number {
+		return
+	}
+	if number == w.probe.number {
 		w.probe.out = false
-		w.passed = append(w.passed, passed{mark: w.probe.mark, at: now})
+	}
+	if mark := w.probe.marks[number%probesMost]; mark > w.mark() {
+		w.passed = append(w.passed, passed{mark: mark, at: now})
 	}
 }
 
@@ -223,6 +239,17 @@ func (p *Pair) judge(now time.Duration) (dropped []Verdict) {
 	}
 	return dropped
 }
+
+// mark is the number below which a probe has overtaken all flights, be it just now.
+func (w *way) mark() uint64 {
+	if len(w.passed) == 0 {
+		return 0
+	}
+	return w.passed[len(w.passed)-1].mark
+}
+
+// mark is that of the last probe.
+func (p *probe) mark() uint64 { return p.marks[p.number%probesMost] }
 
 // overtaken is the number below which a probe has overtaken all flights for a time.
 func (w *way) overtaken(now, grace time.Duration) (mark uint64) {
@@ -255,7 +282,7 @@ func (p *Pair) due(now time.Duration) (probes []Direction) {
 			w.probe.first = now
 		}
 		w.probe.number++
-		w.probe.mark, w.probe.sent, w.probe.out = w.number, now, true
+		w.probe.marks[w.probe.number%probesMost], w.probe.sent, w.probe.out = w.number, now, true
 		p.stats.Probes++
 		probes = append(probes, d)
 	}
@@ -265,7 +292,7 @@ func (p *Pair) due(now time.Duration) (probes []Direction) {
 // waits tells whether there are flights that no probe has overtaken yet.
 func (w *way) waits() bool {
 	f := w.oldest()
-	return f != nil && (len(w.passed) == 0 || w.flights[w.out.last].number >= w.passed[len(w.passed)-1].mark)
+	return f != nil && w.flights[w.out.last].number >= w.mark()
 }
 
 // silent tells whether the engine has stopped working: a probe that used to come back

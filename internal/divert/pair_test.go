@@ -104,6 +104,37 @@ func TestProbeThatOvertakes(t *testing.T) {
 	assert.Equal(t, Counts{Seen: 1, Accepted: 1}, r.Counts(0, In))
 }
 
+// A probe that is lost with the frames before it, in an engine whose ring was full, is not
+// waited for: another goes out when what left after it comes back. One that only was late
+// counts still.
+func TestProbeThatIsLost(t *testing.T) {
+	for name, late := range map[string]bool{"lost": false, "late": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newPairSteps(t, func(s *Settings) { s.Stall = MaxStall })
+			r.pair.present(true)
+			require.Equal(t, Taken, r.offer(udp(1, 100, 'D')))
+			r.turn(probePeriod)
+			lost := r.sent[1]
+			r.sent = nil
+			require.Equal(t, Taken, r.offer(udp(2, 100, 'A')))
+			r.turn(probePeriod)
+			require.Len(t, r.sent, 1, "one probe is under way")
+			r.engine(likeAny)
+			r.turn(0)
+			require.Len(t, r.sent, 1, "another probe")
+			if late {
+				require.Zero(t, r.back(lost))
+				r.sent = nil
+			}
+			r.engine(likeAny)
+			r.turn(probeGrace)
+			assert.Equal(t, Counts{Seen: 2, Accepted: 1, Dropped: 1}, r.Counts(0, In))
+		})
+	}
+}
+
+func likeAny([]byte) bool { return true }
+
 // ARP's frames, and those of who asks again, are the same to the last byte. When the
 // engine drops one of them, the others are not lost for it.
 func TestFramesWithoutADifference(t *testing.T) {
@@ -138,7 +169,7 @@ func TestFramesWithoutADifference(t *testing.T) {
 			for range 5 {
 				require.Equal(t, Taken, r.offer(udp(1, 100, 'A')))
 				r.turn(probePeriod)
-				r.engine(func([]byte) bool { return true })
+				r.engine(likeAny)
 			}
 			assert.Equal(t, c.counts, r.Counts(0, In))
 			assert.Zero(t, r.Queue.Stats().Events.Late)

@@ -275,6 +275,9 @@ func (w *world) Judge(oq int, first []byte, size int, tag uint16, head *frame.Pa
 		r.fate = filtered
 		return v
 	}
+	if w.inspect.all {
+		v = ring.Divert
+	}
 	w.wanted = append(w.wanted, passage{f, i, v})
 	return v
 }
@@ -309,6 +312,9 @@ func (w *world) Deliver(oq int, frames []ring.Frame) {
 			w.broke("bytes", "the sink gets frame %d of %s with %d bytes, said to be %d, tag %#x; sent with %d", i, f, n, x.Bytes, x.Tag, r.size)
 		}
 		w.same("into the sink", f, i, whole)
+		if x.Verdict == ring.Divert {
+			w.inspect.offer(&x, f, i)
+		}
 		r.fate = arrived
 		if f.ring < 0 {
 			f.ring = oq
@@ -333,6 +339,7 @@ func (b *books) served() {
 		m.freed = now
 	}
 	b.freedMs = b.judgedMs
+	b.w.inspect.turn()
 }
 
 // messageSent enters a statistics message that ring 0 took.

@@ -174,6 +174,7 @@ func (w *world) judge() {
 	}
 	w.ofDriver()
 	w.gate.check()
+	w.inspect.end()
 	w.credit()
 	w.empty()
 	if rs := w.card.Reports(); len(rs) > 0 {

@@ -36,6 +36,7 @@ type world struct {
 	workers []*worker
 	poster  poster
 	gate    filters
+	inspect inspection
 
 	tasks   tasks
 	seq     int
@@ -222,6 +223,7 @@ func (w *world) build(r *reuse) {
 	w.dev = simdev.New(w.card)
 	w.mem = newMemory(w.card, r)
 	w.gate.init(w)
+	w.inspect.init(w)
 	var err error
 	w.driver, err = w.plan.bringUp(context.Background(), w.card, w.dev, w.mem, patient{w}, w, w)
 	w.must("bring up", err)

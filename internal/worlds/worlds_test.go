@@ -95,6 +95,7 @@ var meant = []string{
 	"frames in", "frames out", "frames of several buffers", "more than a thousand frames", "all twelve ports",
 	"pfil_dropped", "rx_untagged", "rx_long", "rx_short", "rx_resync", "oq_unseen", "oq_behind", "credit_capped", "rxwd_rescues", "tx_iq_full", "MTU changes",
 	"drop", "pass", "divert", "sample", "count", "a drop on transmit", "a filter that changes", "counters kept by a rule",
+	"accepted by an engine", "dropped by an engine", "replaced", "a replacement of no length", "passed by a full queue", "dropped by a full queue", "the engine goes",
 	"MTU changes that fail", "no link", "too long for the switch", "a foreign address", "above the MTU", "a host ring is full", "an egress queue is full", "a fault", "no LIF",
 }
 
@@ -123,6 +124,11 @@ func (m meetings) add(w *world) {
 		}
 	}
 	for what, n := range map[string]int{"a drop on transmit": w.barredOut, "a filter that changes": w.gate.changes, "counters kept by a rule": w.gate.kept} {
+		if n > 0 {
+			m[what]++
+		}
+	}
+	for what, n := range w.inspect.met() {
 		if n > 0 {
 			m[what]++
 		}

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	burstFar = 10 * time.Millisecond // along the cable, each way
+	burstFar    = 10 * time.Millisecond // along the cable, each way
+	burstRounds = 3
 
 	// What the published experiment is held to: a share of the uninspected rate with
 	// buffers that hold what comes while the engine rests.
@@ -44,7 +45,7 @@ func (b burst) lab(t *testing.T) (*lab, board.Port) {
 	require.NoError(t, l.farOf(p).Do(func() error { return exec.Command("ip", "link", "set", p.Label, "txqueuelen", "10000").Run() }))
 	rtt, err := l.host.Ping(l.ctx, farAddr(p), smallPing, answer)
 	require.NoError(t, err)
-	assert.GreaterOrEqual(t, rtt, 2*burstFar)
+	assert.GreaterOrEqual(t, rtt, 2*burstFar-time.Millisecond) // the card's time runs a little ahead of the wall clock
 	return l, p
 }
 
@@ -75,7 +76,7 @@ func (b burst) run(l *lab, p board.Port, buffer string) (rate float64, lost uint
 	c := now.both.since(before.both)
 	assert.Equal(t, c["seen"], c["accepted"]+c["drop_full"], "no frame went another way: %v", c)
 	assert.Equal(t, e.accepted.Load(), c["accepted"], "verdicts of the engine")
-	t.Logf("buffers of %s: %.0f Mbit/s, %d of %d frames lost; the queue had %d frames and %d bytes at most, delay p50 %d us, p99 %d us, max %d us; the socket was full %d times",
+	t.Logf("buffers of %s: %.0f Mbit/s, %d of %d frames lost; the queue has had %d frames and %d bytes at most, delay p50 %d us, p99 %d us, max %d us; the socket was full %d times",
 		buffer, rate, c["drop_full"], c["seen"], now.queue.MostQueued, now.queue.MostBytes, now.queue.DelayP50US, now.queue.DelayP99US, now.queue.DelayMaxUS, now.queue.Counters["send_again"])
 	return rate, c["drop_full"]
 }
@@ -97,18 +98,25 @@ func TestBurstyEngine(t *testing.T) {
 	t.Logf("uninspected %.0f Mbit/s", plain)
 }
 
-// The published experiment, at a wire of 1 Gbit/s: 17.4 against 1,213 of 1,190 Mbit/s.
+// The published experiment, at a wire of 1 Gbit/s: 17.4 against 1,213 of 1,190 Mbit/s. In
+// turns, the median of each.
 func TestRateOfAStreamBehindABurstyEngine(t *testing.T) {
 	benched(t)
 	threads(t)
 	b := burst{rate: 1_000_000_000, period: 50 * time.Millisecond, rest: 5 * time.Millisecond, measure: 4 * time.Second}
 	l, p := b.lab(t)
-	plain, _ := b.run(l, p, "")
-	small, lost := b.run(l, p, "64kb")
-	assert.Positive(t, lost, "64 KiB")
-	assert.Less(t, small, burstCollapse*plain, "64 KiB: the stream collapses")
-	large, lost := b.run(l, p, "4mb")
-	assert.Zero(t, lost, "4 MiB")
-	assert.GreaterOrEqual(t, large, burstShare*plain, "4 MiB")
-	t.Logf("uninspected %.0f Mbit/s; 64 KiB %.2f of it, 4 MiB %.2f", plain, small/plain, large/plain)
+	var plain, small, large, smallLost, largeLost []float64
+	for range burstRounds {
+		rate, _ := b.run(l, p, "")
+		plain = append(plain, rate)
+		rate, lost := b.run(l, p, "64kb")
+		small, smallLost = append(small, rate), append(smallLost, float64(lost))
+		rate, lost = b.run(l, p, "4mb")
+		large, largeLost = append(large, rate), append(largeLost, float64(lost))
+	}
+	t.Logf("uninspected %.0f Mbit/s; 64 KiB %.2f of it, 4 MiB %.2f", middle(plain), middle(small)/middle(plain), middle(large)/middle(plain))
+	assert.Positive(t, middle(smallLost), "64 KiB: frames lost")
+	assert.Less(t, middle(small), burstCollapse*middle(plain), "64 KiB: the stream collapses")
+	assert.Zero(t, middle(largeLost), "4 MiB: frames lost")
+	assert.GreaterOrEqual(t, middle(large), burstShare*middle(plain), "4 MiB")
 }

@@ -13,7 +13,8 @@
 // One pass over an output queue (datapath.md 3.8):
 //
 //	clear status -> read count -> take up to count packets from the read index
-//	   each: length word once -> verdict on the first buffer -> gather a span
+//	   each: length word once -> verdict on the first buffer -> gather a span, unless
+//	         it is to be diverted
 //	-> deliver -> poison every buffer -> barrier, credit -> acknowledge -> record
 //
 // A pass that finds a count but no packet, or a packet that nothing counts,

@@ -26,7 +26,9 @@
 // # Who owns what while running
 //
 //	worker  x n   output queues -> verdict -> sink -> TAP        data path
-//	transmitter   TAPs -> input queue                            data path
+//	                                          \-> inspection queue
+//	transmitter   TAPs -> verdict -> input queue                 data path
+//	                        \-> inspection queue
 //	owner   x 12  one queue of requests per port: provisioning, settings, read-back
 //	link poller   one link a tick -> carrier
 //	reconciler    one port a period -> owner; all of them after a loss; waiting ports
@@ -34,6 +36,12 @@
 //	link watcher  netlink -> owner
 //	switch        what it passes, every switch.watch -> limits of the MTUs
 //	liveness      config space; all ones ends every other one of these
+//
+// and, for as long as the daemon lives, whatever the card does:
+//
+//	inspection queue   what gets no verdict in time -> policy
+//	listener           a queue -> the engine at its socket -> outlet -> TAP, input queue
+//	tap-pair           a queue -> two interfaces -> outlet
 //
 // What a port shall be has one owner (design.md, rule 11), and three sources: the
 // configuration, the control socket, and the interface as `ip link` leaves it. A
@@ -54,9 +62,9 @@
 //
 // One sequence, whatever asks for it and how often: the handshake is finished,
 // everything above ends and is waited for, control requests that use the card
-// too. The card gets a second to finish what was posted; what it has not
-// finished then, and packets that nobody takes any more, are named. The
-// interfaces are removed. Rings
+// too. Engines go next, and what they had goes by the policy for that. The card
+// gets a second to finish what was posted; what it has not finished then, and
+// packets that nobody takes any more, are named. The interfaces are removed. Rings
 // stay enabled and their memory stays with the card when the provider of the
 // memory keeps it. If not, bus mastering is cleared before memory is released,
 // and the log says that the coprocessor must reboot. Only a teardown disables
@@ -64,5 +72,5 @@
 //
 // # What it leaves out
 //
-// Filters and metrics.
+// Metrics.
 package daemon

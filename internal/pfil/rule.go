@@ -18,7 +18,7 @@ type Verdict uint8
 const (
 	Pass   Verdict = iota // deliver
 	Drop                  // the frame ends here
-	Divert                // deliver to the inspection queue; without one, deliver
+	Divert                // deliver to the inspection queue
 	Sample                // deliver, and keep a copy of one in Rule.Every
 	Count                 // deliver: the rule's counters are all that is wanted
 )

@@ -101,6 +101,9 @@ func (a *app) inspect(ctx context.Context, e *inspect.Engine, sockets []string, 
 		case <-tick:
 			printInspected(a.err, &inspected{Totals: e.Totals()})
 		case err := <-done:
+			if !e.Connected() {
+				return ended(err)
+			}
 			if shown := show(a, &inspected{Schema: daemonclient.Schema, Totals: e.Totals()}, printInspected); shown != nil {
 				return shown
 			}

@@ -39,9 +39,10 @@ func TestInspectUsage(t *testing.T) {
 		{"nobody there", []string{"--rules", good, "--at", filepath.Join(dir, "none.sock")}, 1, "connect to inspection socket"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			code, _, stderr := inspectCommand(tc.args...)
+			code, stdout, stderr := inspectCommand(tc.args...)
 			assert.Equal(t, tc.code, code, stderr)
 			assert.Contains(t, stderr, tc.says)
+			assert.Empty(t, stdout, "nothing was done")
 		})
 	}
 }

@@ -12,6 +12,10 @@
 // later changes nothing. When the connection ends, what has no verdict goes by the policy
 // for an absent engine.
 //
+// Verdicts are sent in batches: when Next finds no frame and is about to wait, when 64 of
+// them have come together, and by Flush. An engine that takes long for a frame calls Flush
+// after each verdict; otherwise oxpd sees none for a while, and may take it for stalled.
+//
 // The package needs the standard library alone, and Linux, or another system with
 // SOCK_SEQPACKET on Unix sockets.
 package client

@@ -124,8 +124,12 @@ func (l *Listener) greet(ctx context.Context, c *net.UnixConn, met func()) {
 	defer l.leave()
 	l.log.Info("engine is attached", "engine", e.Name, "pid", e.PID, "buffer", e.Buffer)
 	err = l.serve(c)
-	if ctx.Err() == nil {
-		l.log.Warn("engine has gone", "engine", e.Name, "pid", e.PID, "err", err)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		l.log.Warn("engine is lost", "engine", e.Name, "pid", e.PID, "err", err)
+	default:
+		l.log.Warn("engine has gone", "engine", e.Name, "pid", e.PID)
 	}
 }
 

@@ -47,6 +47,7 @@ type Engine struct {
 	cfg                                      Config
 	ports                                    map[uint16]bool
 	frames, bytes, accepted, dropped, flowed atomic.Uint64
+	connected                                atomic.Bool
 }
 
 // New makes an engine. A rule that diverts is refused: there is nothing behind an engine
@@ -68,6 +69,9 @@ func New(cfg Config) (*Engine, error) {
 func (e *Engine) Totals() Totals {
 	return Totals{Frames: e.frames.Load(), Bytes: e.bytes.Load(), Accepted: e.accepted.Load(), Dropped: e.dropped.Load(), Flows: e.flowed.Load()}
 }
+
+// Connected tells whether it has been at a socket yet.
+func (e *Engine) Connected() bool { return e.connected.Load() }
 
 // conn is a connection, the same in both directions, at one port.
 type conn struct {
@@ -91,6 +95,7 @@ func (e *Engine) Serve(ctx context.Context, path string) error {
 		return err
 	}
 	defer c.Close()
+	e.connected.Store(true)
 	s := &server{Engine: e, seen: map[conn]int{}}
 	for {
 		f, err := c.Next()

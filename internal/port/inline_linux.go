@@ -131,8 +131,11 @@ func (i *Inline) putBack(l Link) {
 		if err != nil || now.MTU == InlineMTU {
 			continue
 		}
-		err = side.link.setMTU(InlineMTU)
-		i.log.Warn("somebody set the MTU of an inspection interface, which is always the same", "interface", side.name, "found", now.MTU, "put_back", InlineMTU, "err", err)
+		if err := side.link.setMTU(InlineMTU); err != nil {
+			i.log.Error("somebody set the MTU of an inspection interface, and it cannot be put back", "interface", side.name, "found", now.MTU, "want", InlineMTU, "err", err)
+			continue
+		}
+		i.log.Warn("somebody set the MTU of an inspection interface, which is always the same", "interface", side.name, "found", now.MTU, "put_back", InlineMTU)
 	}
 }
 

@@ -38,7 +38,7 @@ type WireStats struct {
 
 // macFrame is the longest frame of a front port's MAC without FCS: NetAgent
 // reports an MTU of 9,182 for each, with room for two VLAN tags. Estimate.
-const macFrame = msg.DiscoverMTU + frame.HeaderSize + frame.MaxVLANs*frame.VLANSize
+const macFrame = msg.DiscoverMTU + frame.MaxHeader
 
 // Wire is the cable of one front port. Frames are Ethernet without FCS.
 type Wire struct {

@@ -20,7 +20,7 @@ import (
 // prefix is shorter than datapath.md 3.3 has it (a frame forwarded to the host's own
 // port) shows more of its frame in place of the prefix; no interface owns such a
 // packet.
-const HeadBytes = frame.HeaderSize + frame.MaxVLANs*frame.VLANSize
+const HeadBytes = frame.MaxHeader
 
 const snapshotBytes = wire.PrefixSize + HeadBytes
 

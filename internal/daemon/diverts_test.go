@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -364,5 +365,15 @@ func TestBufferWarning(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			assert.Equal(t, tc.want, bufferWarning("s", &divert.Engine{Asked: tc.asked, Buffer: tc.buffer}, tc.set))
 		})
+	}
+}
+
+// Documents have the words of the settings.
+func TestDivertWords(t *testing.T) {
+	for have, want := range map[fmt.Stringer]string{
+		divert.Absent: client.QueueAbsent, divert.Idle: client.QueueIdle, divert.Busy: client.QueueBusy, divert.Stalled: client.QueueStalled,
+		divert.Socket: client.EngineSocket, divert.TapPair: client.EngineTapPair,
+	} {
+		assert.Equal(t, want, have.String())
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"oxpd/internal/board"
 	"oxpd/internal/daemon/config"
 	"oxpd/internal/divert"
-	"oxpd/internal/frame"
 	"oxpd/internal/port"
 )
 
@@ -74,7 +73,7 @@ func (s *inspection) newQueue(name string, n int, pair bool) *divert.Queue {
 func (s *inspection) start(cfg *config.Divert) error {
 	for i, q := range s.in.Listeners() {
 		l, err := divert.Listen(divert.ListenerConfig{
-			Path: s.paths[i], Queue: q, MaxFrame: board.MaxMTU + frame.HeaderSize + frame.MaxVLANs*frame.VLANSize, Clock: s.clock, Log: s.log,
+			Path: s.paths[i], Queue: q, Clock: s.clock, Log: s.log,
 		})
 		if err != nil && len(cfg.Listeners) > 0 {
 			s.stop()

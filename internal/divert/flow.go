@@ -13,41 +13,15 @@ const (
 	bucketBits = 16   // of the table of flows with queued frames
 )
 
-// TCP flags, as frame.Packet has them.
-const (
-	tcpFIN = 1 << 0
-	tcpSYN = 1 << 1
-	tcpRST = 1 << 2
-)
-
-// flowKey is a connection at a port, the same in both directions.
+// flowKey is a connection at a port.
 type flowKey struct {
-	hi, lo   [2]uint64 // addresses, the smaller first
-	ports    [2]uint16
-	proto    uint8
-	port     uint8
-	vlan     uint16
-	families frame.Have
+	frame.Conn
+	port uint8
 }
 
-// keyOf is the connection of a frame; ok is false when it has none: a fragment, or what
-// has no ports.
 func keyOf(port int, p *frame.Packet) (k flowKey, ok bool) {
-	if p.Have&frame.HavePorts == 0 || p.Have&frame.HaveFrag != 0 {
-		return flowKey{}, false
-	}
-	k = flowKey{ports: [2]uint16{p.SrcPort, p.DstPort}, proto: p.Proto, port: uint8(port), families: p.Have & frame.HaveIP}
-	k.hi[0], k.lo[0] = p.SrcWords()
-	k.hi[1], k.lo[1] = p.DstWords()
-	if p.VLANs > 0 {
-		k.vlan = p.VLAN[0] + 1
-	}
-	if k.hi[0] > k.hi[1] || k.hi[0] == k.hi[1] && (k.lo[0] > k.lo[1] || k.lo[0] == k.lo[1] && k.ports[0] > k.ports[1]) {
-		k.hi[0], k.hi[1] = k.hi[1], k.hi[0]
-		k.lo[0], k.lo[1] = k.lo[1], k.lo[0]
-		k.ports[0], k.ports[1] = k.ports[1], k.ports[0]
-	}
-	return k, true
+	c, ok := p.Conn()
+	return flowKey{c, uint8(port)}, ok
 }
 
 // flows are the connections that an engine accepted whole, with the time of their last
@@ -87,10 +61,10 @@ func (f *flows) passes(port int, p *frame.Packet, now time.Duration) bool {
 	switch {
 	case !ok:
 		return false
-	case now-last >= flowIdle, p.Have&frame.HaveTCP != 0 && p.TCPFlags&tcpSYN != 0:
+	case now-last >= flowIdle, p.Have&frame.HaveTCP != 0 && p.TCPFlags&frame.TCPSYN != 0:
 		delete(f.last, k)
 		return false
-	case p.Have&frame.HaveTCP != 0 && p.TCPFlags&(tcpFIN|tcpRST) != 0:
+	case p.Have&frame.HaveTCP != 0 && p.TCPFlags&(frame.TCPFIN|frame.TCPRST) != 0:
 		delete(f.last, k)
 		return true
 	}

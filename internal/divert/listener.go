@@ -1,6 +1,7 @@
 package divert
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -12,12 +13,11 @@ import (
 
 // ListenerConfig is what a listener needs. Path, Queue and Clock are required.
 type ListenerConfig struct {
-	Path     string
-	Queue    *Queue
-	MaxFrame int // longest frame in bytes that engines are told to expect
-	Clock    Clock
-	Wall     func() time.Time // nil: time.Now
-	Log      *slog.Logger     // nil discards
+	Path  string
+	Queue *Queue
+	Clock Clock
+	Wall  func() time.Time // nil: time.Now
+	Log   *slog.Logger     // nil discards
 
 	HelloLimit time.Duration // an engine's time to say Hello; 0: 5 s
 
@@ -56,6 +56,11 @@ type Engine struct {
 
 	conn syscall.Conn
 	left chan struct{} // closed when it is attached no more
+}
+
+// here is why another is refused.
+func (e *Engine) here() error {
+	return fmt.Errorf("engine %q (pid %d) is at this socket", e.Name, e.PID)
 }
 
 // ListenerStats counts events at a listener.

@@ -316,7 +316,7 @@ func cut(b []byte) bool {
 	case frame.TypeIPv4:
 		return int(binary.BigEndian.Uint16(ip[2:])) > len(ip)
 	case frame.TypeIPv6:
-		return int(binary.BigEndian.Uint16(ip[4:]))+40 > len(ip)
+		return ipv6Bytes+int(binary.BigEndian.Uint16(ip[4:])) > len(ip)
 	}
 	return false
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"oxpd/divert/proto"
 	"oxpd/internal/board"
 	"oxpd/internal/frame"
 )
@@ -67,14 +68,14 @@ type Outlet interface {
 // Code is what is decided about a frame.
 type Code uint8
 
-// Codes. The first four are what engines say.
+// Codes: what engines say, and what is found out about a frame that came back from a
+// tap-pair.
 const (
-	CodeAccept     Code = 1 // it goes on
-	CodeDrop       Code = 2 // it does not
-	CodeReplace    Code = 3 // Verdict.Frame goes on in its place
-	CodeAcceptFlow Code = 4 // it goes on, and so do the later ones of its connection
-	CodeShortened  Code = 5 // it came back cut, and is dropped
-	CodeOversize   Code = 6 // it came back longer than its port takes, and is dropped
+	CodeAccept     = Code(proto.Accept)     // it goes on
+	CodeDrop       = Code(proto.Drop)       // it does not
+	CodeReplace    = Code(proto.Replace)    // Verdict.Frame goes on in its place
+	CodeAcceptFlow = Code(proto.AcceptFlow) // it goes on, and so do the later ones of its connection
+	CodeShortened  = CodeAcceptFlow + 1     // it came back cut, and is dropped
 )
 
 // Verdict is a decision about one frame.
@@ -451,8 +452,6 @@ func (q *Queue) settle(v *Verdict, now time.Duration) {
 			return
 		}
 		c.Oversize++
-	case CodeOversize:
-		c.Oversize++
 	case CodeShortened:
 		c.Shortened++
 		q.losses.cut++
@@ -465,14 +464,7 @@ func (q *Queue) settle(v *Verdict, now time.Duration) {
 
 // fits tells whether a port with an MTU takes a frame.
 func fits(b []byte, mtu int) bool {
-	if len(b) < frame.HeaderSize {
-		return false
-	}
-	if len(b) <= mtu+frame.HeaderSize {
-		return true
-	}
-	h, ok := frame.Parse(b)
-	return ok && len(b) <= mtu+h.L3
+	return len(b) >= frame.HeaderSize && (len(b) <= mtu+frame.HeaderSize || len(b) <= mtu+frame.L3Of(b))
 }
 
 func (q *Queue) acceptFlow(e *entry, now time.Duration) {

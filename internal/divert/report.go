@@ -69,9 +69,9 @@ func (q *Queue) lose(why reason, p Policy) {
 	q.losses.some = true
 }
 
-// wholeFrame is the longest frame that a port takes, in bytes: what an engine's buffers
+// MaxFrame is the longest frame that a port takes, in bytes: what an engine's buffers
 // have to take.
-const wholeFrame = frame.HeaderSize + frame.MaxVLANs*frame.VLANSize + board.MaxMTU
+const MaxFrame = board.MaxMTU + frame.MaxHeader
 
 // report says which frames went without a verdict, once a reportPeriod at most, and what
 // to change about it.
@@ -95,7 +95,7 @@ func (q *Queue) report() {
 	}
 	if cut > 0 {
 		attrs = append(attrs, "why", "the engine gave them back cut", "dropped", cut, "passed_uninspected", 0,
-			"change", fmt.Sprintf("raise the engine's snaplen to %d bytes", wholeFrame))
+			"change", fmt.Sprintf("raise the engine's snaplen to %d bytes", MaxFrame))
 	}
 	q.log.Warn("frames went without a verdict", attrs...)
 }

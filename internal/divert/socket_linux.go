@@ -118,7 +118,7 @@ func (l *Listener) greet(ctx context.Context, c *net.UnixConn, met func()) {
 	}
 	e := &Engine{Name: h.Name, PID: peerPID(c), Since: l.cfg.Wall(), Asked: asked, Buffer: granted, conn: c, left: make(chan struct{})}
 	if other := l.take(e); other != nil {
-		l.refuse(c, proto.ReasonBusy, fmt.Sprintf("engine %q (pid %d) is at this socket", other.Name, other.PID))
+		l.refuse(c, proto.ReasonBusy, other.here().Error())
 		return
 	}
 	defer l.leave()
@@ -153,10 +153,10 @@ func (l *Listener) here(ctx context.Context) *Engine {
 // hello says ours and waits for the engine's.
 func (l *Listener) hello(ctx context.Context, c *net.UnixConn) (proto.Hello, proto.Reason, error) {
 	if other := l.here(ctx); other != nil {
-		return proto.Hello{}, proto.ReasonBusy, fmt.Errorf("engine %q (pid %d) is at this socket", other.Name, other.PID)
+		return proto.Hello{}, proto.ReasonBusy, other.here()
 	}
 	ours := proto.AppendHello(nil, &proto.Hello{
-		Version: proto.Version, MaxFrame: uint32(l.cfg.MaxFrame), QueueLen: uint32(l.cfg.Queue.Settings().QueueLen), Name: "oxpd",
+		Version: proto.Version, MaxFrame: MaxFrame, QueueLen: uint32(l.cfg.Queue.Settings().QueueLen), Name: "oxpd",
 	})
 	if err := c.SetDeadline(time.Now().Add(l.cfg.HelloLimit)); err != nil {
 		return proto.Hello{}, proto.ReasonNoHello, err

@@ -68,7 +68,7 @@ func newSocketRig(t *testing.T, set func(*Settings), change func(*ListenerConfig
 	r := &socketRig{T: t, out: &lockedGone{}, clock: &setClock{}}
 	r.clock.pass(time.Hour)
 	r.Queue = NewQueue(QueueConfig{Name: "test", Settings: s, Outlet: r.out, Limit: func(int) int { return 9000 }, Clock: r.clock})
-	cfg := ListenerConfig{Path: filepath.Join(t.TempDir(), "inspect.sock"), Queue: r.Queue, MaxFrame: 9022, Clock: r.clock, HelloLimit: hang}
+	cfg := ListenerConfig{Path: filepath.Join(t.TempDir(), "inspect.sock"), Queue: r.Queue, Clock: r.clock, HelloLimit: hang}
 	if change != nil {
 		change(&cfg)
 	}

@@ -19,6 +19,9 @@ const (
 	VLANSize   = 4
 	MaxVLANs   = 2  // tags that a port MTU allows on top
 	MinSize    = 60 // shorter frames are padded
+
+	// MaxHeader is an Ethernet header with all of its tags.
+	MaxHeader = HeaderSize + MaxVLANs*VLANSize
 )
 
 // Header is the outermost headers of a frame.
@@ -26,6 +29,16 @@ type Header struct {
 	EtherType uint16 // behind the VLAN tags
 	VLANs     int    // tags found, at most MaxVLANs
 	L3        int    // offset of layer 3
+}
+
+// L3Of is the length of a frame's Ethernet header with its VLAN tags: what a port allows
+// above its MTU. A header that is not whole counts as one without tags.
+func L3Of(b []byte) int {
+	h, ok := Parse(b)
+	if !ok {
+		return HeaderSize
+	}
+	return h.L3
 }
 
 // Parse reads a frame's Ethernet header and up to MaxVLANs tags. ok is false

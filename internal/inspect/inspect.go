@@ -73,12 +73,10 @@ func (e *Engine) Totals() Totals {
 // Connected tells whether it has been at a socket yet.
 func (e *Engine) Connected() bool { return e.connected.Load() }
 
-// conn is a connection, the same in both directions, at one port.
+// conn is a connection at one port.
 type conn struct {
-	a, b  [2]uint64
-	ports [2]uint16
-	proto uint8
-	port  int
+	frame.Conn
+	port int
 }
 
 // server is what one socket needs.
@@ -174,19 +172,14 @@ func (s *server) drops(f *client.Frame) bool {
 // flowOver tells whether enough of a frame's connection was seen.
 func (s *server) flowOver(f *client.Frame) bool {
 	h := &s.head
-	if s.cfg.FlowAfter == 0 || h.Have&frame.HavePorts == 0 || h.Have&frame.HaveFrag != 0 {
+	c, ok := h.Conn()
+	if s.cfg.FlowAfter == 0 || !ok {
 		return false
 	}
 	if len(s.ports) > 0 && !s.ports[h.SrcPort] && !s.ports[h.DstPort] {
 		return false
 	}
-	k := conn{ports: [2]uint16{h.SrcPort, h.DstPort}, proto: h.Proto, port: f.Port}
-	k.a[0], k.a[1] = h.SrcWords()
-	k.b[0], k.b[1] = h.DstWords()
-	if k.b[0] < k.a[0] || k.b[0] == k.a[0] && (k.b[1] < k.a[1] || k.b[1] == k.a[1] && k.ports[1] < k.ports[0]) {
-		k.a, k.b = k.b, k.a
-		k.ports[0], k.ports[1] = k.ports[1], k.ports[0]
-	}
+	k := conn{c, f.Port}
 	s.seen[k]++
 	if s.seen[k] >= s.cfg.FlowAfter {
 		delete(s.seen, k)

@@ -438,17 +438,12 @@ func headerBytes(pieces [][]byte, known int) int {
 	if known > 0 {
 		return known
 	}
-	const most = frame.HeaderSize + frame.MaxVLANs*frame.VLANSize
-	var head [most]byte
+	var head [frame.MaxHeader]byte
 	n := 0
 	for _, b := range pieces {
-		if n += copy(head[n:], b); n == most {
+		if n += copy(head[n:], b); n == len(head) {
 			break
 		}
 	}
-	h, ok := frame.Parse(head[:n])
-	if !ok {
-		return frame.HeaderSize
-	}
-	return h.L3
+	return frame.L3Of(head[:n])
 }

@@ -412,9 +412,5 @@ func header(b []byte, known int) int {
 	if known > 0 {
 		return known
 	}
-	h, ok := frame.Parse(b)
-	if !ok {
-		return frame.HeaderSize
-	}
-	return h.L3
+	return frame.L3Of(b)
 }

@@ -165,7 +165,7 @@ func (h *Huge) addPage() (p hugePage, err error) {
 		}
 	}()
 	// Not by the first touch: a page that cannot be had would be a SIGBUS then.
-	if err := unix.Fallocate(fd, 0, at, int64(size)); err != nil {
+	if err := uninterrupted(func() error { return unix.Fallocate(fd, 0, at, int64(size)) }); err != nil {
 		return p, h.short(os.NewSyscallError("fallocate", err))
 	}
 	p, err = mapHuge(h.file, at, size)
@@ -174,6 +174,17 @@ func (h *Huge) addPage() (p hugePage, err error) {
 		err = h.short(err)
 	}
 	return p, err
+}
+
+// uninterrupted makes a system call again that a signal ended, of which the runtime sends
+// itself some for its own purposes. hugetlbfs looks for signals before each page, and does
+// not begin anew by itself.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // mapHuge maps and locks a page of a file, and asks where it lies.

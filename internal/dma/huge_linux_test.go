@@ -192,6 +192,21 @@ func TestHugeThatCannotBeHad(t *testing.T) {
 	}
 }
 
+// A signal of the runtime's own at the wrong moment is no reason to be without a page.
+func TestSystemCallThatASignalEnds(t *testing.T) {
+	for _, want := range []error{nil, unix.ENOSPC} {
+		calls := 0
+		err := uninterrupted(func() error {
+			if calls++; calls < 3 {
+				return os.NewSyscallError("fallocate", unix.EINTR)
+			}
+			return want
+		})
+		assert.Equal(t, want, err)
+		assert.Equal(t, 3, calls)
+	}
+}
+
 // later is what a process that has ended leaves to the next one.
 func later(t *testing.T, h *Huge) *Huge {
 	t.Helper()

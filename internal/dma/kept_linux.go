@@ -47,7 +47,7 @@ func mapKeptFile(fd int, off int64, size int) ([]byte, error) {
 
 // emptyKeptFile gives pages back; what is read there from then on is zeros.
 func emptyKeptFile(fd int, off, size int64) error {
-	return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, size)
+	return uninterrupted(func() error { return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, size) })
 }
 
 func closeKeptFile(fd int) error { return unix.Close(fd) }

@@ -74,6 +74,7 @@ var rules = map[string][]string{
 	"internal/pfil":          append([]string{"internal/pfil/cbpf", bart}, layouts...),
 	"internal/pfil/cbpf":     {xbpf},
 	"internal/pfil/pfiltest": append([]string{"internal/capture", "internal/netlab", "internal/sys", "testdata/captures", sysUnix, xbpf}, layouts...),
+	"internal/tcpstats":      layouts,
 	"divert/proto":           {},
 	"divert/client":          {"divert/proto"},
 	"internal/inspect":       append([]string{"divert/client", "divert/proto", "internal/pfil"}, layouts...),

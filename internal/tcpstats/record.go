@@ -309,3 +309,9 @@ var known = func() (k [groupCount]uint32) {
 	}
 	return k
 }()
+
+// Drop takes a field away.
+func (r *Record) Drop(f Field) {
+	clear(r.b[f.offset() : f.offset()+f.width()])
+	r.Mark(f.Group(), r.Have(f.Group())&^f.Bit())
+}

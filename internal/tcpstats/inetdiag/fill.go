@@ -1,0 +1,404 @@
+package inetdiag
+
+import (
+	"encoding/binary"
+
+	"oxpd/internal/tcpstats"
+)
+
+// socket is one message of a reply: slices into the datagram.
+type socket struct {
+	diag             *[diagSize]byte
+	info, cong, mem  []byte // attributes, nil when they are absent
+	ulp              []byte // name, nil likewise
+	mark             uint32
+	hasMark, already bool // the attributes have been looked for
+	state            tcpstats.State
+}
+
+// ends reads what a filter looks at; ok is false for a message that is not understood.
+func (s *socket) ends(e *tcpstats.Ends) bool {
+	d := s.diag
+	k := d[diagState]
+	if k == 0 || int(k) >= len(stateOf) {
+		return false
+	}
+	e.State = stateOf[k]
+	s.state = e.State
+	e.LocalPort, e.RemotePort = binary.BigEndian.Uint16(d[diagSPort:]), binary.BigEndian.Uint16(d[diagDPort:])
+	switch d[diagFamily] {
+	case afINET:
+		e.Family = tcpstats.FamilyIPv4
+		e.LocalHi, e.LocalLo = 0, tcpstats.MappedWord|uint64(binary.BigEndian.Uint32(d[diagSrc:]))
+		e.RemoteHi, e.RemoteLo = 0, tcpstats.MappedWord|uint64(binary.BigEndian.Uint32(d[diagDst:]))
+	case afINET6:
+		e.Family = tcpstats.FamilyIPv6
+		e.LocalHi, e.LocalLo = binary.BigEndian.Uint64(d[diagSrc:]), binary.BigEndian.Uint64(d[diagSrc+8:])
+		e.RemoteHi, e.RemoteLo = binary.BigEndian.Uint64(d[diagDst:]), binary.BigEndian.Uint64(d[diagDst+8:])
+		if e.LocalHi == 0 && e.LocalLo>>32 == tcpstats.MappedWord>>32 {
+			e.Family = tcpstats.FamilyMapped
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// attributes finds what a record may need behind the fixed part of a message.
+func (s *socket) attributes(b []byte) {
+	s.info, s.cong, s.mem, s.ulp, s.hasMark = nil, nil, nil, nil, false
+	for len(b) >= attrHeader {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < attrHeader || size > len(b) {
+			return
+		}
+		body := b[attrHeader:size]
+		switch binary.NativeEndian.Uint16(b[attrType:]) & attrMask {
+		case attrInfo:
+			s.info = body
+		case attrCong:
+			s.cong = body
+		case attrSKMemInfo:
+			s.mem = body
+		case attrMark:
+			if len(body) >= 4 {
+				s.mark, s.hasMark = binary.NativeEndian.Uint32(body), true
+			}
+		case attrULPInfo:
+			s.ulp = nested(body, ulpName)
+		}
+		b = b[min((size+nlAlign-1)&^(nlAlign-1), len(b)):]
+	}
+}
+
+// nested is the first attribute of a type within another.
+func nested(b []byte, want uint16) []byte {
+	for len(b) >= attrHeader {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < attrHeader || size > len(b) {
+			return nil
+		}
+		if binary.NativeEndian.Uint16(b[attrType:])&attrMask == want {
+			return b[attrHeader:size]
+		}
+		b = b[min((size+nlAlign-1)&^(nlAlign-1), len(b)):]
+	}
+	return nil
+}
+
+// name is a text without the zero that ends it.
+func name(b []byte) []byte {
+	for i, c := range b {
+		if c == 0 {
+			return b[:i]
+		}
+	}
+	return b
+}
+
+// Bits of fields that are there together.
+var (
+	identityAlways = tcpstats.FieldFamily.Bit() | tcpstats.FieldState.Bit() | tcpstats.FieldFlags.Bit() | tcpstats.FieldLocalPort.Bit() |
+		tcpstats.FieldLocalAddr.Bit() | tcpstats.FieldCookie.Bit()
+	identityRemote = tcpstats.FieldRemotePort.Bit() | tcpstats.FieldRemoteAddr.Bit()
+	stateAlways    = tcpstats.FieldOptions.Bit() | tcpstats.FieldCAState.Bit() | tcpstats.FieldBackoff.Bit()
+	scaleBits      = tcpstats.FieldSndWScale.Bit() | tcpstats.FieldRcvWScale.Bit()
+	congestionBits = tcpstats.FieldCWnd.Bit() | tcpstats.FieldSndWnd.Bit() | tcpstats.FieldSndMSS.Bit() | tcpstats.FieldRcvMSS.Bit() |
+		tcpstats.FieldAdvMSS.Bit() | tcpstats.FieldPMTU.Bit() | tcpstats.FieldRcvSSThresh.Bit() | tcpstats.FieldRcvSpace.Bit() | tcpstats.FieldAppLimited.Bit() |
+		tcpstats.FieldDeliveryRate.Bit() | tcpstats.FieldBusy.Bit() | tcpstats.FieldRWndLimited.Bit() | tcpstats.FieldSndBufLimited.Bit() |
+		tcpstats.FieldBytesAcked.Bit() | tcpstats.FieldBytesReceived.Bit() | tcpstats.FieldBytesSent.Bit() | tcpstats.FieldBytesRetrans.Bit()
+	sequencesBits = tcpstats.FieldUnacked.Bit() | tcpstats.FieldNotSent.Bit() | tcpstats.FieldSegsOut.Bit() | tcpstats.FieldSegsIn.Bit() |
+		tcpstats.FieldDataSegsOut.Bit() | tcpstats.FieldDataSegsIn.Bit()
+	countersBits = tcpstats.FieldRetrans.Bit() | tcpstats.FieldRetransNow.Bit() | tcpstats.FieldLost.Bit() | tcpstats.FieldSacked.Bit() |
+		tcpstats.FieldOutOfOrder.Bit() | tcpstats.FieldProbes.Bit() | tcpstats.FieldReordering.Bit() | tcpstats.FieldReordSeen.Bit() | tcpstats.FieldDelivered.Bit()
+	buffersBits = tcpstats.FieldRcvBuf.Bit() | tcpstats.FieldSndBuf.Bit() | tcpstats.FieldRMemAlloc.Bit() | tcpstats.FieldWMemAlloc.Bit() |
+		tcpstats.FieldWMemQueued.Bit() | tcpstats.FieldFwdAlloc.Bit() | tcpstats.FieldOptMem.Bit() | tcpstats.FieldBacklog.Bit() | tcpstats.FieldDrops.Bit()
+)
+
+// fill makes the record of a socket that matched: the groups that are wanted.
+func (s *socket) fill(r *tcpstats.Record, e *tcpstats.Ends, want tcpstats.Groups) {
+	r.Reset(tcpstats.Host)
+	s.identity(r, e)
+	if want&tcpstats.GroupBuffers != 0 {
+		s.buffers(r)
+	}
+	if want&tcpstats.GroupNames != 0 {
+		s.names(r)
+	}
+	if want&tcpstats.GroupTimers != 0 {
+		s.timers(r)
+	}
+	// Of a listener the kernel's tcp_info means other things, or nothing.
+	if len(s.info) == 0 || e.State == tcpstats.Listen {
+		return
+	}
+	var room [infoMost]byte
+	in := (*[infoMost]byte)(room[:])
+	if len(s.info) >= infoMost {
+		in = (*[infoMost]byte)(s.info)
+	} else {
+		copy(room[:], s.info)
+	}
+	if want&tcpstats.GroupState != 0 {
+		states(r, in)
+	}
+	if want&tcpstats.GroupCongestion != 0 {
+		congestion(r, in)
+	}
+	if want&tcpstats.GroupRTT != 0 {
+		rtt(r, in)
+	}
+	if want&tcpstats.GroupSequences != 0 {
+		sequences(r, in)
+	}
+	if want&tcpstats.GroupCounters != 0 {
+		counters(r, in)
+	}
+	if want&tcpstats.GroupECN != 0 {
+		ecn(r, in)
+	}
+	if n := len(s.info); n < infoMost {
+		older(r, n)
+	}
+}
+
+func u32(b *[infoMost]byte, at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
+func u64(b *[infoMost]byte, at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
+
+func (s *socket) identity(r *tcpstats.Record, e *tcpstats.Ends) {
+	d := s.diag
+	family, flags := uint8(tcpstats.IPv4), uint8(0)
+	switch e.Family {
+	case tcpstats.FamilyIPv6:
+		family = uint8(tcpstats.IPv6)
+	case tcpstats.FamilyMapped:
+		flags = tcpstats.FlagMapped
+	}
+	have := identityAlways
+	r.Put8(tcpstats.FieldFamily, family)
+	r.Put8(tcpstats.FieldState, uint8(e.State))
+	r.Put8(tcpstats.FieldFlags, flags)
+	r.Put16(tcpstats.FieldLocalPort, e.LocalPort)
+	r.PutAddr(tcpstats.FieldLocalAddr, e.LocalHi, e.LocalLo)
+	if e.State != tcpstats.Listen {
+		r.Put16(tcpstats.FieldRemotePort, e.RemotePort)
+		r.PutAddr(tcpstats.FieldRemoteAddr, e.RemoteHi, e.RemoteLo)
+		have |= identityRemote
+	}
+	// Without an inode nobody has the socket open: in TIME_WAIT, not accepted, or closed.
+	uid, inode := binary.NativeEndian.Uint32(d[diagUID:]), binary.NativeEndian.Uint32(d[diagInode:])
+	if inode != 0 {
+		r.Put64(tcpstats.FieldInode, uint64(inode))
+		have |= tcpstats.FieldInode.Bit()
+	}
+	if inode != 0 || uid != 0 {
+		r.Put32(tcpstats.FieldUID, uid)
+		have |= tcpstats.FieldUID.Bit()
+	}
+	r.Put64(tcpstats.FieldCookie, uint64(binary.NativeEndian.Uint32(d[diagCookie:]))|uint64(binary.NativeEndian.Uint32(d[diagCookie+4:]))<<32)
+	if v := binary.NativeEndian.Uint32(d[diagIf:]); v != 0 {
+		r.Put32(tcpstats.FieldIfIndex, v)
+		have |= tcpstats.FieldIfIndex.Bit()
+	}
+	if s.hasMark {
+		r.Put32(tcpstats.FieldMark, s.mark)
+		have |= tcpstats.FieldMark.Bit()
+	}
+	r.Mark(tcpstats.GroupIdentity, have)
+}
+
+func states(r *tcpstats.Record, in *[infoMost]byte) {
+	have, options := stateAlways, in[infoOptions]
+	r.Put8(tcpstats.FieldOptions, options&(tcpstats.OptionTimestamps|tcpstats.OptionSACK|tcpstats.OptionWScale|tcpstats.OptionECN|tcpstats.OptionECNSeen|tcpstats.OptionSynData))
+	r.Put8(tcpstats.FieldCAState, in[infoCAState])
+	r.Put8(tcpstats.FieldBackoff, in[infoBackoff])
+	if options&tcpstats.OptionWScale != 0 {
+		r.Put8(tcpstats.FieldSndWScale, in[infoWScale]&15)
+		r.Put8(tcpstats.FieldRcvWScale, in[infoWScale]>>4)
+		have |= scaleBits
+	}
+	r.Mark(tcpstats.GroupState, have)
+}
+
+func congestion(r *tcpstats.Record, in *[infoMost]byte) {
+	const infinite = 0x7fffffff // TCP_INFINITE_SSTHRESH
+	have := congestionBits
+	r.Put32(tcpstats.FieldCWnd, u32(in, infoSndCWnd))
+	if v := u32(in, infoSndSSThresh); v < infinite {
+		r.Put32(tcpstats.FieldSSThresh, v)
+		have |= tcpstats.FieldSSThresh.Bit()
+	}
+	r.Put32(tcpstats.FieldSndWnd, u32(in, infoSndWnd))
+	r.Put32(tcpstats.FieldSndMSS, u32(in, infoSndMSS))
+	r.Put32(tcpstats.FieldRcvMSS, u32(in, infoRcvMSS))
+	r.Put32(tcpstats.FieldAdvMSS, u32(in, infoAdvMSS))
+	r.Put32(tcpstats.FieldPMTU, u32(in, infoPMTU))
+	r.Put32(tcpstats.FieldRcvSSThresh, u32(in, infoRcvSSThresh))
+	r.Put32(tcpstats.FieldRcvSpace, u32(in, infoRcvSpace))
+	r.Put8(tcpstats.FieldAppLimited, in[infoAppLimited]&1)
+	r.Put64(tcpstats.FieldDeliveryRate, u64(in, infoDeliveryRate))
+	if v := u64(in, infoPacingRate); v != ^uint64(0) {
+		r.Put64(tcpstats.FieldPacingRate, v)
+		have |= tcpstats.FieldPacingRate.Bit()
+	}
+	if v := u64(in, infoMaxPacing); v != ^uint64(0) {
+		r.Put64(tcpstats.FieldMaxPacingRate, v)
+		have |= tcpstats.FieldMaxPacingRate.Bit()
+	}
+	r.Put64(tcpstats.FieldBusy, u64(in, infoBusy))
+	r.Put64(tcpstats.FieldRWndLimited, u64(in, infoRWndLimited))
+	r.Put64(tcpstats.FieldSndBufLimited, u64(in, infoSndBufLimited))
+	r.Put64(tcpstats.FieldBytesAcked, u64(in, infoBytesAcked))
+	r.Put64(tcpstats.FieldBytesReceived, u64(in, infoBytesReceived))
+	r.Put64(tcpstats.FieldBytesSent, u64(in, infoBytesSent))
+	r.Put64(tcpstats.FieldBytesRetrans, u64(in, infoBytesRetrans))
+	r.Put32(tcpstats.FieldRcvWnd, u32(in, infoRcvWnd))
+	r.Mark(tcpstats.GroupCongestion, have|tcpstats.FieldRcvWnd.Bit())
+}
+
+func rtt(r *tcpstats.Record, in *[infoMost]byte) {
+	const none = ^uint32(0)
+	have := tcpstats.FieldRTO.Bit()
+	r.Put32(tcpstats.FieldRTO, u32(in, infoRTO))
+	if v := u32(in, infoRTT); v != 0 { // 0: never measured
+		r.Put32(tcpstats.FieldRTT, v)
+		r.Put32(tcpstats.FieldRTTVar, u32(in, infoRTTVar))
+		have |= tcpstats.FieldRTT.Bit() | tcpstats.FieldRTTVar.Bit()
+	}
+	if v := u32(in, infoMinRTT); v != none {
+		r.Put32(tcpstats.FieldMinRTT, v)
+		have |= tcpstats.FieldMinRTT.Bit()
+	}
+	if v := u32(in, infoRcvRTT); v != 0 {
+		r.Put32(tcpstats.FieldRcvRTT, v)
+		have |= tcpstats.FieldRcvRTT.Bit()
+	}
+	r.Mark(tcpstats.GroupRTT, have)
+}
+
+func sequences(r *tcpstats.Record, in *[infoMost]byte) {
+	r.Put32(tcpstats.FieldUnacked, u32(in, infoUnacked))
+	r.Put32(tcpstats.FieldNotSent, u32(in, infoNotSent))
+	r.Put64(tcpstats.FieldSegsOut, uint64(u32(in, infoSegsOut)))
+	r.Put64(tcpstats.FieldSegsIn, uint64(u32(in, infoSegsIn)))
+	r.Put64(tcpstats.FieldDataSegsOut, uint64(u32(in, infoDataSegsOut)))
+	r.Put64(tcpstats.FieldDataSegsIn, uint64(u32(in, infoDataSegsIn)))
+	r.Mark(tcpstats.GroupSequences, sequencesBits)
+}
+
+func counters(r *tcpstats.Record, in *[infoMost]byte) {
+	r.Put32(tcpstats.FieldRetrans, u32(in, infoTotalRetrans))
+	r.Put32(tcpstats.FieldRetransNow, u32(in, infoRetrans))
+	r.Put32(tcpstats.FieldLost, u32(in, infoLost))
+	r.Put32(tcpstats.FieldSacked, u32(in, infoSacked))
+	r.Put32(tcpstats.FieldOutOfOrder, u32(in, infoRcvOOOPack))
+	r.Put8(tcpstats.FieldProbes, in[infoProbes])
+	r.Put32(tcpstats.FieldReordering, u32(in, infoReordering))
+	r.Put32(tcpstats.FieldReordSeen, u32(in, infoReordSeen))
+	r.Put32(tcpstats.FieldDelivered, u32(in, infoDelivered))
+	r.Put32(tcpstats.FieldRTOs, uint32(binary.NativeEndian.Uint16(in[infoTotalRTO:])))
+	r.Mark(tcpstats.GroupCounters, countersBits|tcpstats.FieldRTOs.Bit())
+}
+
+func ecn(r *tcpstats.Record, in *[infoMost]byte) {
+	r.Put8(tcpstats.FieldECN, in[infoOptions]>>3&1)
+	r.Put32(tcpstats.FieldDeliveredCE, u32(in, infoDeliveredCE))
+	r.Put32(tcpstats.FieldDSACKDups, u32(in, infoDSACKDups))
+	r.Put32(tcpstats.FieldReceivedCE, u32(in, infoReceivedCE))
+	r.Mark(tcpstats.GroupECN, tcpstats.FieldECN.Bit()|tcpstats.FieldDeliveredCE.Bit()|tcpstats.FieldDSACKDups.Bit()|tcpstats.FieldReceivedCE.Bit())
+}
+
+func (s *socket) timers(r *tcpstats.Record) {
+	have := uint32(0)
+	if t := s.diag[diagTimer]; t != 0 {
+		r.Put8(tcpstats.FieldTimer, t)
+		r.Put8(tcpstats.FieldRetries, s.diag[diagRetrans])
+		r.Put32(tcpstats.FieldTimerMS, binary.NativeEndian.Uint32(s.diag[diagExpires:]))
+		have |= tcpstats.FieldTimer.Bit() | tcpstats.FieldRetries.Bit() | tcpstats.FieldTimerMS.Bit()
+	}
+	if len(s.info) > infoLastAckRecv+4 && s.state != tcpstats.Listen {
+		r.Put32(tcpstats.FieldLastSentMS, binary.NativeEndian.Uint32(s.info[infoLastDataSent:]))
+		r.Put32(tcpstats.FieldLastRecvMS, binary.NativeEndian.Uint32(s.info[infoLastDataRecv:]))
+		r.Put32(tcpstats.FieldLastAckMS, binary.NativeEndian.Uint32(s.info[infoLastAckRecv:]))
+		have |= tcpstats.FieldLastSentMS.Bit() | tcpstats.FieldLastRecvMS.Bit() | tcpstats.FieldLastAckMS.Bit()
+	}
+	r.Mark(tcpstats.GroupTimers, have)
+}
+
+func (s *socket) buffers(r *tcpstats.Record) {
+	have := uint32(0)
+	receive, send := binary.NativeEndian.Uint32(s.diag[diagRQueue:]), binary.NativeEndian.Uint32(s.diag[diagWQueue:])
+	switch s.state {
+	case tcpstats.Listen:
+		r.Put32(tcpstats.FieldAcceptQueue, receive)
+		r.Put32(tcpstats.FieldAcceptLimit, send)
+		have |= tcpstats.FieldAcceptQueue.Bit() | tcpstats.FieldAcceptLimit.Bit()
+	case tcpstats.TimeWait, tcpstats.SynReceived: // they have no queues
+	default:
+		r.Put32(tcpstats.FieldRecvQueue, receive)
+		r.Put32(tcpstats.FieldSendQueue, send)
+		have |= tcpstats.FieldRecvQueue.Bit() | tcpstats.FieldSendQueue.Bit()
+	}
+	if len(s.mem) >= memSize {
+		m := (*[memSize]byte)(s.mem)
+		r.Put32(tcpstats.FieldRMemAlloc, binary.NativeEndian.Uint32(m[memRMemAlloc:]))
+		r.Put32(tcpstats.FieldRcvBuf, binary.NativeEndian.Uint32(m[memRcvBuf:]))
+		r.Put32(tcpstats.FieldWMemAlloc, binary.NativeEndian.Uint32(m[memWMemAlloc:]))
+		r.Put32(tcpstats.FieldSndBuf, binary.NativeEndian.Uint32(m[memSndBuf:]))
+		r.Put32(tcpstats.FieldFwdAlloc, binary.NativeEndian.Uint32(m[memFwdAlloc:]))
+		r.Put32(tcpstats.FieldWMemQueued, binary.NativeEndian.Uint32(m[memWMemQueued:]))
+		r.Put32(tcpstats.FieldOptMem, binary.NativeEndian.Uint32(m[memOptMem:]))
+		r.Put32(tcpstats.FieldBacklog, binary.NativeEndian.Uint32(m[memBacklog:]))
+		r.Put32(tcpstats.FieldDrops, binary.NativeEndian.Uint32(m[memDrops:]))
+		have |= buffersBits
+	}
+	r.Mark(tcpstats.GroupBuffers, have)
+}
+
+func (s *socket) names(r *tcpstats.Record) {
+	have := uint32(0)
+	if n := name(s.cong); len(n) > 0 && s.state != tcpstats.Listen {
+		r.PutText(tcpstats.FieldAlgorithm, n)
+		have |= tcpstats.FieldAlgorithm.Bit()
+	}
+	if n := name(s.ulp); len(n) > 0 {
+		r.PutText(tcpstats.FieldULP, n)
+		have |= tcpstats.FieldULP.Bit()
+	}
+	r.Mark(tcpstats.GroupNames, have)
+}
+
+// late are the fields that not every kernel has, and where the last byte of each is in
+// tcp_info. What comes before sndbuf_limited is in every kernel that has sock_diag with it.
+var late = []struct {
+	field tcpstats.Field
+	end   int
+}{
+	{tcpstats.FieldSegsOut, infoSegsOut + 4}, {tcpstats.FieldSegsIn, infoSegsIn + 4}, {tcpstats.FieldNotSent, infoNotSent + 4},
+	{tcpstats.FieldMinRTT, infoMinRTT + 4}, {tcpstats.FieldDataSegsIn, infoDataSegsIn + 4}, {tcpstats.FieldDataSegsOut, infoDataSegsOut + 4},
+	{tcpstats.FieldPacingRate, infoPacingRate + 8}, {tcpstats.FieldMaxPacingRate, infoMaxPacing + 8},
+	{tcpstats.FieldBytesAcked, infoBytesAcked + 8}, {tcpstats.FieldBytesReceived, infoBytesReceived + 8},
+	{tcpstats.FieldDeliveryRate, infoDeliveryRate + 8}, {tcpstats.FieldAppLimited, infoDeliveryRate + 8}, {tcpstats.FieldBusy, infoBusy + 8},
+	{tcpstats.FieldRWndLimited, infoRWndLimited + 8}, {tcpstats.FieldSndBufLimited, infoSndBufLimited + 8},
+	{tcpstats.FieldDelivered, infoDelivered + 4}, {tcpstats.FieldDeliveredCE, infoDeliveredCE + 4},
+	{tcpstats.FieldBytesSent, infoBytesSent + 8}, {tcpstats.FieldBytesRetrans, infoBytesRetrans + 8},
+	{tcpstats.FieldDSACKDups, infoDSACKDups + 4}, {tcpstats.FieldReordSeen, infoReordSeen + 4}, {tcpstats.FieldOutOfOrder, infoRcvOOOPack + 4},
+	{tcpstats.FieldSndWnd, infoSndWnd + 4}, {tcpstats.FieldRcvWnd, infoRcvWnd + 4}, {tcpstats.FieldRTOs, infoTotalRTO + 2},
+	{tcpstats.FieldReceivedCE, infoReceivedCE + 4},
+}
+
+// older takes away what a kernel does not have whose tcp_info has n bytes.
+func older(r *tcpstats.Record, n int) {
+	const first = infoTotalRetrans + 4 // of Linux 2.6: every kernel has it
+	if n < first {
+		for _, g := range []tcpstats.Groups{tcpstats.GroupState, tcpstats.GroupCongestion, tcpstats.GroupRTT, tcpstats.GroupSequences, tcpstats.GroupCounters, tcpstats.GroupECN} {
+			r.Mark(g, 0)
+		}
+		return
+	}
+	for i := range late {
+		if l := &late[i]; n < l.end && r.Has(l.field) {
+			r.Drop(l.field)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package inetdiag
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"oxpd/internal/sys"
+	"oxpd/internal/tcpstats"
+)
+
+// Config is what a Source needs.
+type Config struct {
+	NetNS string // path of the namespace whose sockets are read; empty: the process's own
+}
+
+// receiveLimit ends a wait for the kernel, which answers a dump within the call.
+const receiveLimit = 5 * time.Second
+
+// Source is the kernel's TCP sockets. Safe for concurrent use.
+type Source struct {
+	cfg Config
+}
+
+// New makes a source. Nothing is opened before Open.
+func New(cfg Config) *Source { return &Source{cfg: cfg} }
+
+// cursor is one read.
+type cursor struct {
+	fd      int
+	dumps   []dump // that come
+	request []byte
+	reply   reply
+	under   bool // a dump is under way
+	seq     uint32
+
+	matcher tcpstats.Matcher
+	fields  tcpstats.Groups
+	format  tcpstats.Format
+
+	socket socket
+	record tcpstats.Record
+	walked tcpstats.Walked
+	room   [datagramBytes]byte
+}
+
+// Open implements tcpstats.Source.
+func (s *Source) Open(_ context.Context, q *tcpstats.Query) (tcpstats.Cursor, error) {
+	c := &cursor{fd: -1, matcher: q.Filter.Matcher(), fields: q.Filter.Fields, format: q.Filter.Format}
+	c.dumps, c.walked.PushedDown = plan(q)
+	err := sys.InNetNS(s.cfg.NetNS, func() (err error) {
+		c.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("inetdiag: open sock_diag: %w", err)
+	}
+	limit := unix.NsecToTimeval(receiveLimit.Nanoseconds())
+	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+		_ = unix.Close(c.fd)
+		return nil, fmt.Errorf("inetdiag: bound the wait for the kernel: %w", err)
+	}
+	return c, nil
+}
+
+// Next implements tcpstats.Cursor.
+func (c *cursor) Next(ctx context.Context, b []byte) ([]byte, int, error) {
+	visited, appended := c.walked.Visited, c.walked.Appended
+	for c.walked.Visited-visited < tcpstats.Stretch {
+		diag, attributes, ok, err := c.message()
+		if err != nil {
+			return b, int(c.walked.Appended - appended), fmt.Errorf("inetdiag: %w", err)
+		}
+		if !ok {
+			break
+		}
+		b, _ = c.judge(diag, attributes, b)
+	}
+	if c.walked.Visited == visited {
+		return b, 0, io.EOF
+	}
+	return b, int(c.walked.Appended - appended), nil
+}
+
+// message is the next one of all dumps; ok is false at their end.
+func (c *cursor) message() (diag *[diagSize]byte, attributes []byte, ok bool, err error) {
+	for {
+		if c.under && len(c.reply.rest) > 0 {
+			diag, attributes, ok, err = c.reply.next()
+			c.walked.Inconsistent = c.walked.Inconsistent || c.reply.inconsistent
+			if c.reply.done {
+				c.under = false
+			}
+			if ok || err != nil {
+				return diag, attributes, ok, err
+			}
+			continue
+		}
+		if !c.under {
+			if len(c.dumps) == 0 {
+				return nil, nil, false, nil
+			}
+			if err := c.ask(); err != nil {
+				return nil, nil, false, err
+			}
+		}
+		if err := c.receive(); err != nil {
+			return nil, nil, false, err
+		}
+	}
+}
+
+// ask sends the next request.
+func (c *cursor) ask() error {
+	c.seq++
+	c.request = c.dumps[0].append(c.request[:0], c.seq)
+	c.dumps = c.dumps[1:]
+	if err := unix.Sendto(c.fd, c.request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("ask for sockets: %w", err)
+	}
+	c.under = true
+	c.reply = reply{seq: c.seq}
+	return nil
+}
+
+// receive takes the next datagram.
+func (c *cursor) receive() error {
+	for {
+		n, err := sys.Receive(c.fd, c.room[:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			c.under = false
+			return fmt.Errorf("receive: the kernel did not answer in %v: %w", receiveLimit, os.ErrDeadlineExceeded)
+		case err != nil:
+			c.under = false
+			return fmt.Errorf("receive: %w", err)
+		case n == 0:
+			c.under = false
+			return fmt.Errorf("receive: %w", io.ErrUnexpectedEOF)
+		case n > len(c.room):
+			c.walked.Truncated++
+			c.reply.rest = nil
+			return fmt.Errorf("%w: %d bytes of %d", ErrTruncated, len(c.room), n)
+		}
+		c.reply.rest = c.room[:n]
+		return nil
+	}
+}
+
+// Walked implements tcpstats.Cursor.
+func (c *cursor) Walked() tcpstats.Walked { return c.walked }
+
+// Close implements tcpstats.Cursor. What a dump still has is read and counted.
+func (c *cursor) Close() error {
+	c.dumps = nil
+	for c.under {
+		_, _, ok, err := c.message()
+		if ok {
+			c.walked.Visited++
+		}
+		if err != nil && !errors.Is(err, ErrReply) && !errors.Is(err, ErrTruncated) {
+			break
+		}
+	}
+	return unix.Close(c.fd)
+}

@@ -1,0 +1,36 @@
+//go:build !linux
+
+package inetdiag
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"oxpd/internal/tcpstats"
+)
+
+// Config is what a Source needs.
+type Config struct {
+	NetNS string // path of the namespace whose sockets are read; empty: the process's own
+}
+
+// Source is the kernel's TCP sockets, which only Linux tells this way.
+type Source struct{}
+
+// New makes a source.
+func New(Config) *Source { return &Source{} }
+
+// Open fails: errors.ErrUnsupported.
+func (s *Source) Open(context.Context, *tcpstats.Query) (tcpstats.Cursor, error) {
+	return nil, fmt.Errorf("inetdiag: %w", errors.ErrUnsupported)
+}
+
+type cursor struct {
+	matcher tcpstats.Matcher
+	fields  tcpstats.Groups
+	format  tcpstats.Format
+	socket  socket
+	record  tcpstats.Record
+	walked  tcpstats.Walked
+}

@@ -58,3 +58,35 @@ const (
 	PushedPort
 	PushedAddr
 )
+
+// pushedNames are the words of tests.
+var pushedNames = [...]string{"family", "state", "port", "addr"}
+
+// Names are the words of the tests, in the order in which they are made; empty and not nil
+// for none.
+func (p Pushed) Names() []string {
+	out := []string{}
+	for i, name := range pushedNames {
+		if p>>i&1 != 0 {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// SkippedAll is how many were skipped, for whatever reason.
+func (w *Walked) SkippedAll() (n uint64) {
+	for _, k := range w.Skipped {
+		n += k
+	}
+	return n
+}
+
+// Reasons are the skips by the word for the reason, those that are 0 too.
+func (w *Walked) Reasons() map[string]uint64 {
+	out := make(map[string]uint64, skipCount-1)
+	for why := SkipFamily; why < skipCount; why++ {
+		out[why.String()] = w.Skipped[why]
+	}
+	return out
+}

@@ -95,6 +95,7 @@ const (
 	CodeCancelled   Code = "EINTR"
 	CodeTimedOut    Code = "ETIMEDOUT" // max_read_duration_ms: what came before is good
 	CodeNoProfile   Code = "ENOENT"
+	CodeNoSpace     Code = "ENOSPC" // profiles
 	CodeNoSource    Code = "ENODEV" // the source is off
 	CodeFailed      Code = "EIO"
 )

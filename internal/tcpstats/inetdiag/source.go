@@ -1,6 +1,7 @@
 package inetdiag
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -94,12 +95,23 @@ func (c *cursor) judge(diag *[diagSize]byte, attributes []byte, b []byte) (out [
 		c.walked.Skipped[tcpstats.SkipState]++ // of a state, or a family, that nobody can ask for
 		return b, false
 	}
-	if why := c.matcher.Ask(&e); why != tcpstats.Match {
+	why := c.matcher.Ask(&e)
+	if c.tracing {
+		point := tcpstats.PointMatch
+		if why != tcpstats.Match {
+			point = tcpstats.PointSkip
+		}
+		tcpstats.Probe(context.Background(), point)
+	}
+	if why != tcpstats.Match {
 		c.walked.Skipped[why]++
 		return b, false
 	}
 	s.attributes(attributes)
 	s.fill(&c.record, &e, c.fields)
+	if c.tracing {
+		tcpstats.Probe(context.Background(), tcpstats.PointFill)
+	}
 	c.walked.Appended++
 	return c.record.Append(b, c.fields, c.format), true
 }

@@ -42,6 +42,7 @@ type cursor struct {
 	matcher tcpstats.Matcher
 	fields  tcpstats.Groups
 	format  tcpstats.Format
+	tracing bool // somebody traces, as of this call of Next
 
 	socket socket
 	record tcpstats.Record
@@ -70,6 +71,7 @@ func (s *Source) Open(_ context.Context, q *tcpstats.Query) (tcpstats.Cursor, er
 
 // Next implements tcpstats.Cursor.
 func (c *cursor) Next(ctx context.Context, b []byte) ([]byte, int, error) {
+	c.tracing = tcpstats.Tracing()
 	visited, appended := c.walked.Visited, c.walked.Appended
 	for c.walked.Visited-visited < tcpstats.Stretch {
 		diag, attributes, ok, err := c.message()

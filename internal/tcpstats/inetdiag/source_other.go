@@ -30,6 +30,7 @@ type cursor struct {
 	matcher tcpstats.Matcher
 	fields  tcpstats.Groups
 	format  tcpstats.Format
+	tracing bool
 	socket  socket
 	record  tcpstats.Record
 	walked  tcpstats.Walked

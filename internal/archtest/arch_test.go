@@ -76,6 +76,8 @@ var rules = map[string][]string{
 	"internal/pfil/pfiltest":     append([]string{"internal/capture", "internal/netlab", "internal/sys", "testdata/captures", sysUnix, xbpf}, layouts...),
 	"internal/tcpstats":          layouts,
 	"internal/tcpstats/inetdiag": {"internal/tcpstats", "internal/sys", sysUnix},
+	"internal/tcpstats/serve":    {"internal/tcpstats", "internal/sys"},
+	"internal/tcpstats/client":   {"internal/tcpstats"},
 	"divert/proto":               {},
 	"divert/client":              {"divert/proto"},
 	"internal/inspect":           append([]string{"divert/client", "divert/proto", "internal/pfil"}, layouts...),

@@ -76,6 +76,7 @@ var rules = map[string][]string{
 	"internal/pfil/pfiltest":     append([]string{"internal/capture", "internal/netlab", "internal/sys", "testdata/captures", sysUnix, xbpf}, layouts...),
 	"internal/tcpstats":          layouts,
 	"internal/tcpstats/inetdiag": {"internal/tcpstats", "internal/sys", sysUnix},
+	"internal/tcpstats/flows":    append([]string{"internal/tcpstats"}, layouts...),
 	"internal/tcpstats/serve":    {"internal/tcpstats", "internal/sys"},
 	"internal/tcpstats/client":   {"internal/tcpstats"},
 	"divert/proto":               {},

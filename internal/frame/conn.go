@@ -1,10 +1,14 @@
 package frame
 
+import "math/bits"
+
 // TCP flags, as Packet.TCPFlags has them.
 const (
 	TCPFIN = 1 << iota
 	TCPSYN
 	TCPRST
+	TCPPSH
+	TCPACK
 )
 
 // Conn is what the frames of a connection have in common, in both directions. It is to be
@@ -47,4 +51,22 @@ func (c *Conn) backwards() bool {
 		return c.lo[0] > c.lo[1]
 	}
 	return c.ports[0] > c.ports[1]
+}
+
+// Hash mixes the connection with a seed, which nobody else knows: whoever chooses ports and
+// addresses cannot choose where they fall.
+func (c *Conn) Hash(seed uint64) uint64 {
+	const odd = 0x9e3779b97f4a7c15
+	h := fold(seed^c.lo[0], odd^c.lo[1]^seed)
+	if c.hi[0]|c.hi[1] != 0 {
+		h = fold(h^c.hi[0], odd^c.hi[1]^seed)
+	}
+	small := uint64(c.ports[0])<<48 | uint64(c.ports[1])<<32 | uint64(c.vlan)<<16 | uint64(c.family)<<8 | uint64(c.proto)
+	return fold(h^small, odd^seed)
+}
+
+// fold is the product of two words, its halves in one.
+func fold(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
 }

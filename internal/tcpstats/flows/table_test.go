@@ -1,0 +1,214 @@
+package flows
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/board"
+	"oxpd/internal/frame"
+	"oxpd/internal/tcpstats"
+)
+
+// tcp is a segment to be built.
+type tcp struct {
+	src, dst     netip.AddrPort
+	seq, ack     uint32
+	flags        uint8
+	window       uint16
+	mss          uint16
+	wscale       int // of a SYN, -1 none
+	bytes        int
+	more, vlan   int
+	timestamps   bool
+	sackPermited bool
+}
+
+// frame is the segment as a frame.
+func (s tcp) frame() []byte {
+	var o []byte
+	if s.flags&frame.TCPSYN != 0 {
+		if s.mss != 0 {
+			o = append(o, optMSS, 4, byte(s.mss>>8), byte(s.mss))
+		}
+		if s.wscale >= 0 {
+			o = append(o, optNop, optWScale, 3, byte(s.wscale))
+		}
+		if s.sackPermited {
+			o = append(o, optNop, optNop, optSACK, 2)
+		}
+		if s.timestamps {
+			o = append(o, optNop, optNop, optTime, 10, 0, 0, 0, 0, 0, 0, 0, 0)
+		}
+	}
+	b := make([]byte, 12)
+	if s.vlan != 0 {
+		b = binary.BigEndian.AppendUint16(append(b, 0x81, 0), uint16(s.vlan))
+	}
+	size := tcpSize + len(o) + s.bytes
+	if s.src.Addr().Is4() {
+		b = append(b, 8, 0, 0x45, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(20+size))
+		b = append(b, 0, 0, 0, 0, 64, 6, 0, 0)
+	} else {
+		b = append(b, 0x86, 0xdd, 0x60, 0, 0, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(size))
+		b = append(b, 6, 64)
+	}
+	b = append(append(b, s.src.Addr().AsSlice()...), s.dst.Addr().AsSlice()...)
+	b = binary.BigEndian.AppendUint16(b, s.src.Port())
+	b = binary.BigEndian.AppendUint16(b, s.dst.Port())
+	b = binary.BigEndian.AppendUint32(b, s.seq)
+	b = binary.BigEndian.AppendUint32(b, s.ack)
+	b = append(b, byte((tcpSize+len(o))/4<<4), s.flags)
+	b = binary.BigEndian.AppendUint16(b, s.window)
+	b = append(append(b, 0, 0, 0, 0), o...)
+	return append(b, make([]byte, s.bytes+s.more)...)
+}
+
+// see shows a frame to a table.
+func see(t *Table, now time.Duration, port int, out bool, s tcp) {
+	b := s.frame()
+	var head frame.Packet
+	t.Observe(int64(now)+1e18, board.ByIndex(port), out, &head, b, len(b))
+}
+
+// all reads everything that a filter matches.
+func all(t *testing.T, table *Table, text string) ([]tcpstats.Record, tcpstats.Walked) {
+	t.Helper()
+	f, err := tcpstats.Parse(text)
+	require.NoError(t, err)
+	c, err := table.Open(context.Background(), &tcpstats.Query{Filter: f})
+	require.NoError(t, err)
+	var got []tcpstats.Record
+	for {
+		b, n, err := c.Next(context.Background(), make([]byte, 0, tcpstats.ChunkBytes))
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+		for range n {
+			var r tcpstats.Record
+			size, err := r.Decode(b)
+			require.NoError(t, err)
+			b, got = b[size:], append(got, r)
+		}
+		require.Empty(t, b)
+	}
+	require.NoError(t, c.Close())
+	w := c.Walked()
+	assert.Equal(t, w.Visited, w.Appended+w.SkippedAll())
+	return got, w
+}
+
+var (
+	client = netip.MustParseAddrPort("10.0.0.1:40000")
+	server = netip.MustParseAddrPort("192.0.2.9:443")
+)
+
+const ms = time.Millisecond
+
+// shake plays a handshake of a client at the wire, 20 ms from here, with a server 5 ms
+// behind this host.
+func shake(table *Table, port int, from, to netip.AddrPort) {
+	see(table, 0, port, false, tcp{src: from, dst: to, seq: 999, flags: frame.TCPSYN, window: 64000, mss: 1406, wscale: 7, timestamps: true})
+	see(table, 5*ms, port, true, tcp{src: to, dst: from, seq: 4999, ack: 1000, flags: frame.TCPSYN | frame.TCPACK, window: 65000, mss: 8960, wscale: 9, timestamps: true, sackPermited: true})
+	see(table, 25*ms, port, false, tcp{src: from, dst: to, seq: 1000, ack: 5000, flags: frame.TCPACK, window: 500, wscale: -1})
+}
+
+func value(t *testing.T, r *tcpstats.Record, f tcpstats.Field) uint64 {
+	t.Helper()
+	v, ok := r.Uint(f)
+	require.True(t, ok)
+	return v
+}
+
+func TestHandshake(t *testing.T) {
+	table := New(Config{MaxFlows: LeastFlows})
+	shake(table, 8, client, server)
+	got, _ := all(t, table, "fields=all")
+	require.Len(t, got, 1)
+	r := &got[0]
+	for f, want := range map[tcpstats.Field]uint64{
+		tcpstats.FieldState: uint64(tcpstats.Established), tcpstats.FieldPort: 8, tcpstats.FieldDirection: tcpstats.DirectionIn,
+		tcpstats.FieldLocalPort: 443, tcpstats.FieldRemotePort: 40000, tcpstats.FieldPeerMSS: 1406, tcpstats.FieldAdvMSS: 8960,
+		tcpstats.FieldSndWScale: 7, tcpstats.FieldRcvWScale: 9, tcpstats.FieldOptions: tcpstats.OptionTimestamps | tcpstats.OptionWScale,
+		tcpstats.FieldHandshakeRTT: 20000, tcpstats.FieldHandshakeLocal: 5000, tcpstats.FieldSndWnd: 500 << 7, tcpstats.FieldRcvWnd: 65000,
+		tcpstats.FieldSegsIn: 2, tcpstats.FieldSegsOut: 1, tcpstats.FieldRTT: 20000,
+	} {
+		assert.Equal(t, want, value(t, r, f), "%#x", f)
+	}
+	assert.Equal(t, client.Addr(), r.Addr(tcpstats.FieldRemoteAddr))
+	assert.Equal(t, 1, table.Stats().Flows)
+	for text, n := range map[string]int{"via=oxp9": 1, "via=oxp8": 0, "local_port=443": 1, "remote_addr=10.0.0.0/8": 1, "ipv6_only": 0, "include_state=listen": 0} {
+		got, w := all(t, table, text)
+		assert.Len(t, got, n, text)
+		assert.EqualValues(t, 1, w.Visited)
+	}
+}
+
+func TestObserveAllocatesNothing(t *testing.T) {
+	table := New(Config{MaxFlows: LeastFlows})
+	shake(table, 0, client, server)
+	b := tcp{src: server, dst: client, seq: 5000, ack: 1000, flags: frame.TCPACK, window: 9, bytes: 1000}.frame()
+	var head frame.Packet
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		head.Have = 0
+		table.Observe(1, board.ByIndex(0), true, &head, b, len(b))
+	}))
+}
+
+func BenchmarkObserve(b *testing.B) {
+	table := New(Config{MaxFlows: LeastFlows})
+	shake(table, 0, client, server)
+	data := tcp{src: server, dst: client, seq: 5000, ack: 1000, flags: frame.TCPACK, window: 9, bytes: 1000}.frame()
+	seq := data[14+20+4:]
+	var head frame.Packet
+	head.Parse(data, len(data))
+	b.ReportAllocs()
+	for i := range b.N {
+		binary.BigEndian.PutUint32(seq, uint32(5000+1000*i))
+		table.Observe(int64(i), board.ByIndex(0), true, &head, data, len(data))
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		for _, text := range []string{"", "fields=all", "format=full"} {
+			b.Run("flows="+itoa(n)+"/filter="+text, func(b *testing.B) {
+				table := New(Config{MaxFlows: n})
+				for i := range n {
+					shake(table, 0, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 4000), server)
+				}
+				f, _ := tcpstats.Parse(text)
+				buf := make([]byte, 0, tcpstats.ChunkBytes)
+				b.ResetTimer()
+				records := 0
+				for range b.N {
+					c, _ := table.Open(context.Background(), &tcpstats.Query{Filter: f})
+					for {
+						_, k, err := c.Next(context.Background(), buf)
+						if err == io.EOF {
+							break
+						}
+						records += k
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(records), "ns/record")
+			})
+		}
+	}
+}
+
+func itoa(n int) string {
+	if n < 10 {
+		return string(rune('0' + n))
+	}
+	return itoa(n/10) + string(rune('0'+n%10))
+}

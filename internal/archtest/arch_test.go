@@ -94,10 +94,11 @@ var rules = map[string][]string{
 	"internal/simdev":         append([]string{"hwsim", "octep"}, below...),
 
 	"internal/daemon/client": layouts,
-	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "internal/pfil", "internal/divert", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),
+	"internal/daemon/config": append([]string{"internal/daemon/client", "internal/dma", "internal/pfil", "internal/divert", "internal/tcpstats", "internal/tcpstats/flows", "internal/tcpstats/serve", "lif", "octep/discover", "octep/vfiouser", yaml}, layouts...),
 	"internal/daemon/simcard": append([]string{"hwsim", "internal/simdev", "octep", "internal/port", "internal/daemon/client",
 		"internal/daemon/config", "internal/capture", "internal/sys", "hwsim/console", sysUnix}, layouts...),
-	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/pfil", "internal/divert", "internal/port", "internal/sys", "internal/daemon/client",
+	"internal/daemon": append([]string{"internal/fdstore", "octep", "ring", "rpc", "lif", "internal/nwa", "internal/pfil", "internal/divert", "internal/tcpstats", "internal/tcpstats/inetdiag", "internal/tcpstats/flows", "internal/tcpstats/serve",
+		"internal/port", "internal/sys", "internal/daemon/client",
 		"internal/capture", "internal/daemon/config", "switchcfg", "switchcfg/console", "switchcfg/mvsw", sysUnix}, below...),
 
 	"internal/probe":        append([]string{"octep"}, below...),
@@ -127,9 +128,9 @@ var rules = map[string][]string{
 	"internal/archtest": {},
 	"internal/mutants":  {}, "internal/mutants/cmd": {"internal/mutants"},
 	"cmd/oxpd": append([]string{"internal/fdstore", "internal/daemon", "internal/daemon/client", "internal/daemon/config", "internal/daemon/simcard", "internal/demo",
-		"internal/calibrate", "internal/capture", "internal/pfil", "internal/divert", "internal/inspect", "divert/client", "divert/proto", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "internal/trace/scene", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
+		"internal/calibrate", "internal/capture", "internal/pfil", "internal/divert", "internal/tcpstats", "internal/tcpstats/client", "internal/inspect", "divert/client", "divert/proto", "internal/replay", "internal/probe", "internal/probe/staged", "internal/rootless", "internal/trace/scene", "hwsim", "hwsim/vfiouser", "hwsim/console", "octep", "octep/discover", "octep/sysfs",
 		"octep/vfio", "octep/vfiouser", "internal/sys", "switchcfg", cobra, sysUnix}, layouts...),
-	"docs/gen": append([]string{"hwsim", "internal/mutants", "internal/trace/scene", "ring", "rpc", "internal/divert", "internal/port", "internal/calibrate"}, layouts...),
+	"docs/gen": append([]string{"hwsim", "internal/mutants", "internal/trace/scene", "ring", "rpc", "internal/divert", "internal/tcpstats", "internal/port", "internal/calibrate"}, layouts...),
 	"docs":     {},
 }
 

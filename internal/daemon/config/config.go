@@ -81,6 +81,8 @@ type Config struct {
 	Filters []Filter `yaml:"filters,omitempty"`
 	// Divert is the inspection of frames by an engine behind the ports.
 	Divert Divert `yaml:"divert"`
+	// TCPStats is what `oxpd tcpstats` may ask, and how much of the host that may cost.
+	TCPStats TCPStats `yaml:"tcpstats"`
 	// Sim is the simulated card. It is used only with --sim.
 	Sim Sim `yaml:"sim"`
 }
@@ -173,6 +175,7 @@ func Default() Config {
 		Reconcile: Duration(time.Second),
 		Switch:    Switch{Watch: Duration(5 * time.Minute)},
 		Divert:    defaultDivert(),
+		TCPStats:  defaultTCPStats(),
 		Sim:       Sim{Timeline: TimelineCompressed, Seed: 1},
 	}
 }
@@ -314,6 +317,7 @@ func (c Config) checks(name string, at *yaml.Node) (errs []error) {
 	c.checkPorts(bad)
 	c.checkFilters(bad)
 	c.checkDivert(bad)
+	c.checkTCPStats(bad)
 	if t := c.Sim.Timeline; t != TimelineCompressed && t != TimelineReal {
 		bad([]string{"sim", "timeline"}, "%q: want %s or %s", t, TimelineCompressed, TimelineReal)
 	}

@@ -34,7 +34,7 @@ sim: {wires: {oxp1: tap:a, F2: loop:F1}}
 				{"workers", "2", "3"},
 				{"watermark", "1024", "512"},
 				{"dma-bits", "36", "48"},
-				{"divert.listeners", "/run/oxpd/inspect.sock", "/run/i.sock"},
+				{"divert.listeners", "/run/oxpd/inspect.sock", "/run/i.sock"}, {"tcpstats.socket", "/run/oxpd/tcpstats.sock", "/run/other-tcpstats.sock"},
 				{"sim.timeline", "compressed", "real"},
 				{"sim.seed", "1", "2"},
 				{"sim.console", "", "/run/con"},

@@ -69,6 +69,7 @@ type Daemon struct {
 
 	filters *filterService // outlives the card
 	inspect *inspection    // likewise
+	tcp     *statsService  // likewise
 
 	ringCounts *ring.Counters // outlive rings
 	ended      chan struct{}  // closed when the stop sequence is done
@@ -110,6 +111,7 @@ func New(o Options) *Daemon {
 	d.fan = newFanout(d.filters.table, d.clock)
 	d.inspect = newInspection(o.Config, o.NetNS, d.fan, d.clock, d.log)
 	d.fan.inspector = d.inspect.in
+	d.tcp = newStatsService(o.Config, o.NetNS, d.fan.flows, d.clock, d.log)
 	d.keep = &keeper{log: d.log}
 	d.began = d.clock.Now()
 	d.cpu = newCPUMeter(time.Now())
@@ -163,6 +165,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := d.inspect.start(&boot); err != nil {
 		return errors.Join(err, ports.release(), sock.release())
 	}
+	if err := d.tcp.start(); err != nil {
+		d.inspect.stop()
+		return errors.Join(err, ports.release(), sock.release())
+	}
 	srv := newServer(d, d.log)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(limit(sock, maxClients)) }()
@@ -172,6 +178,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	failed := d.serve(ctx)
 	d.notify("STOPPING=1")
 	err = errors.Join(failed, d.shutdown())
+	d.tcp.stop()
 	undo()
 	close(d.ended)
 
@@ -362,3 +369,6 @@ func (d *Daemon) filtering() filtering { return d.filters }
 
 // diverting implements control.
 func (d *Daemon) diverting() diverting { return d.inspect }
+
+// statistics implements control.
+func (d *Daemon) statistics() statistics { return d.tcp }

@@ -31,7 +31,11 @@ type outward struct {
 // Judge implements port.Filter.
 func (o *outward) Judge(p board.Port, b []byte) port.Outcome {
 	o.head.Have = 0
-	verdict := o.verdict(p.Index, o.filters.Judge(transmitShard, p.Index, pfil.Out, b, len(b), &o.head))
+	by := o.filters.Judge(transmitShard, p.Index, pfil.Out, b, len(b), &o.head)
+	if by != pfil.Drop {
+		o.flows.see(transmitShard, p.Index, true, &o.head, b, len(b))
+	}
+	verdict := o.verdict(p.Index, by)
 	if verdict == ring.Pass || verdict == ring.Divert && o.offer(p, b) == divert.Passed {
 		return port.Pass
 	}
@@ -55,6 +59,7 @@ func (o *outward) offer(p board.Port, b []byte) divert.Fate {
 // Leave implements port.Filter.
 func (o *outward) Leave() {
 	o.timed = false
+	o.flows.leave(transmitShard)
 	o.filters.Leave(transmitShard)
 }
 
@@ -74,13 +79,14 @@ type fanout struct {
 
 	filters   *pfil.Table
 	inspector *divert.Inspector
+	flows     *flowWatch
 	clock     divert.Clock
 }
 
 // newFanout makes a sink without ports that asks filters about each frame. Before a frame
 // comes, it needs an inspector.
 func newFanout(filters *pfil.Table, clock divert.Clock) *fanout {
-	f := &fanout{filters: filters, clock: clock}
+	f := &fanout{filters: filters, flows: newFlowWatch(clock), clock: clock}
 	for i := range f.counts {
 		f.counts[i] = new(port.Counters)
 	}
@@ -115,7 +121,11 @@ func (f *fanout) Judge(oq int, first []byte, frameBytes int, tag uint16, head *f
 	if i == noPort || !f.live[i].Load() {
 		return ring.Unowned
 	}
-	return f.verdict(int(i), f.filters.Judge(oq, int(i), pfil.In, first, frameBytes, head))
+	by := f.filters.Judge(oq, int(i), pfil.In, first, frameBytes, head)
+	if by != pfil.Drop {
+		f.flows.see(oq, int(i), false, head, first, frameBytes)
+	}
+	return f.verdict(int(i), by)
 }
 
 // verdict is what becomes of a port's frame after its filters.
@@ -142,7 +152,10 @@ func ringVerdict(v pfil.Verdict) ring.Verdict {
 }
 
 // Leave implements ring.Judge.
-func (f *fanout) Leave(oq int) { f.filters.Leave(oq) }
+func (f *fanout) Leave(oq int) {
+	f.flows.leave(oq)
+	f.filters.Leave(oq)
+}
 
 // Deliver implements ring.Sink. Frames that are to be diverted go to the inspection queue,
 // unless the port would not take them anyway. Output queues and shards have the same numbers,

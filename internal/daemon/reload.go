@@ -41,6 +41,7 @@ func (d *Daemon) Reload(ctx context.Context, file config.Config) {
 	}
 	d.filters.reload(now.Filters)
 	d.inspect.reload(&before.Divert, &now.Divert)
+	d.tcp.reload(&before.TCPStats, &now.TCPStats)
 	for _, c := range fixed {
 		d.log.Warn("needs a restart", "key", c.Key, "running", c.Running, "file", c.File)
 	}

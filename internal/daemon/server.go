@@ -58,6 +58,7 @@ type control interface {
 	faulty() (faulty, error)
 	filtering() filtering
 	diverting() diverting
+	statistics() statistics
 	stop(ctx context.Context, teardown bool) (client.StopResult, error)
 }
 
@@ -174,6 +175,7 @@ func newServer(c control, log *slog.Logger) *http.Server {
 	maps.Copy(routes, faultRoutes(mux, c))
 	maps.Copy(routes, filterRoutes(mux, c.filtering()))
 	maps.Copy(routes, divertRoutes(mux, c.diverting()))
+	maps.Copy(routes, statsRoutes(mux, c.statistics()))
 	for path, methods := range routes {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", methods)

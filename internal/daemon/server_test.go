@@ -19,7 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"oxpd/internal/board"
+	realclock "oxpd/internal/clock"
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/daemon/config"
 	"oxpd/internal/mmio"
 	"oxpd/internal/nwa"
 	"oxpd/lif"
@@ -112,6 +114,10 @@ func (f *fakeControl) faulty() (faulty, error) {
 	return f.sim, nil
 }
 func (f *fakeControl) diverting() diverting { return newDivertRig("inspect.sock") }
+func (f *fakeControl) statistics() statistics {
+	c := realclock.NewReal()
+	return newStatsService(config.Default(), "", newFlowWatch(c), c, slog.New(slog.NewTextHandler(io.Discard, nil)))
+}
 func (f *fakeControl) filtering() filtering {
 	if f.filters == nil {
 		f.filters = newFilterService(slog.New(slog.NewTextHandler(io.Discard, nil)))

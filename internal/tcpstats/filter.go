@@ -184,6 +184,9 @@ var skipNames = [skipCount]string{"match", "family", "state", "port", "addr", "v
 // String is the word for the reason.
 func (s Skip) String() string { return skipNames[s] }
 
+// Skips are the reasons, in the order in which they are asked.
+func Skips() []Skip { return []Skip{SkipFamily, SkipState, SkipPort, SkipAddr, SkipVia} }
+
 // Ends is what a filter looks at.
 type Ends struct {
 	LocalHi, LocalLo      uint64 // address in two words, host order; IPv4 mapped (::ffff:a.b.c.d)

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"oxpd/internal/board"
 	"oxpd/internal/frame"
 	"oxpd/internal/tcpstats"
 )
@@ -144,7 +143,7 @@ func (t *Table) Stats() Stats {
 // frame goes to the wire. head is its headers; when its Have is 0 nobody has read them and
 // Observe does. first is the frame's beginning and frameBytes its whole length. It keeps
 // none of them and allocates nothing.
-func (t *Table) Observe(now int64, port board.Port, out bool, head *frame.Packet, first []byte, frameBytes int) {
+func (t *Table) Observe(now int64, port int, out bool, head *frame.Packet, first []byte, frameBytes int) {
 	if head.Have == 0 {
 		head.Parse(first, frameBytes)
 	}
@@ -157,12 +156,12 @@ func (t *Table) Observe(now int64, port board.Port, out bool, head *frame.Packet
 	}
 	var s segment
 	ok = s.read(head, first, frameBytes)
-	h := conn.Hash(t.seed) + uint64(port.Index)*0x9e3779b97f4a7c15
+	h := conn.Hash(t.seed) + uint64(port)*0x9e3779b97f4a7c15
 	p := &t.part[h>>60%parts]
 	p.mu.Lock()
 	if ok {
 		s.now, s.out = now, out
-		t.observe(p, h, key{conn, uint8(port.Index)}, head, &s)
+		t.observe(p, h, key{conn, uint8(port)}, head, &s)
 	} else {
 		p.stats.Ignored++
 	}

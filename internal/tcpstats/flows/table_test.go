@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"oxpd/internal/board"
 	"oxpd/internal/frame"
 	"oxpd/internal/tcpstats"
 )
@@ -76,7 +75,7 @@ func (s tcp) frame() []byte {
 func see(t *Table, now time.Duration, port int, out bool, s tcp) {
 	b := s.frame()
 	var head frame.Packet
-	t.Observe(int64(now)+1e18, board.ByIndex(port), out, &head, b, len(b))
+	t.Observe(int64(now)+1e18, port, out, &head, b, len(b))
 }
 
 // all reads everything that a filter matches.
@@ -160,7 +159,7 @@ func TestObserveAllocatesNothing(t *testing.T) {
 	var head frame.Packet
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
 		head.Have = 0
-		table.Observe(1, board.ByIndex(0), true, &head, b, len(b))
+		table.Observe(1, 0, true, &head, b, len(b))
 	}))
 }
 
@@ -174,7 +173,7 @@ func BenchmarkObserve(b *testing.B) {
 	b.ReportAllocs()
 	for i := range b.N {
 		binary.BigEndian.PutUint32(seq, uint32(5000+1000*i))
-		table.Observe(int64(i), board.ByIndex(0), true, &head, data, len(data))
+		table.Observe(int64(i), 0, true, &head, data, len(data))
 	}
 }
 

@@ -299,7 +299,7 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "control socket (default "+client.DefaultSocket+")")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.UseLine()} })
 	root.AddCommand(
-		a.runCommand(), a.devicesCommand(), a.bindCommand(), a.unbindCommand(), a.probeCommand(), a.statusCommand(), a.portsCommand(), a.portCommand(), a.mtuCommand(), a.switchCommand(), a.filterCommand(), a.divertCommand(), a.inspectCommand(), a.statsCommand(), a.countersCommand(),
+		a.runCommand(), a.devicesCommand(), a.bindCommand(), a.unbindCommand(), a.probeCommand(), a.statusCommand(), a.portsCommand(), a.portCommand(), a.mtuCommand(), a.switchCommand(), a.filterCommand(), a.divertCommand(), a.inspectCommand(), a.tcpStatsCommand(), a.statsCommand(), a.countersCommand(),
 		a.stopCommand(), a.demoCommand(), a.versionCommand(), a.configCommand(), a.simCommand(),
 	)
 	return root

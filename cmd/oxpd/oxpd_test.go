@@ -260,7 +260,7 @@ func TestUsage(t *testing.T) {
 		{"config check refuses", []string{"config", "check", bad}, 2, bad + `:2: unknown key "watermrk"`, ""},
 		{"config check accepts", []string{"config", "check", good}, 0, "accepted", ""},
 		{"config check warns of the switch", []string{"config", "check", risky}, 0, "warning: ports.oxp1.mtu: the limit of the switch before oxp1 (Port1) is unknown", ""},
-		{"config show has every default", []string{"config", "show", good}, 0, "", "socket: /run/oxpd/oxpd.sock\naccess: sysfs\ndevice: \"\"\nworkers: 1\nwatermark: 1024\ndma-bits: 36\nlink-poll: 1s\nreconcile: 1s\nswitch:\n  console: \"\"\n  jumbo: \"\"\n  size: 0\n  watch: 5m0s\ndivert:\n  queue-len: 1024\n  queue-bytes: 4mb\n  buffer-size: 0\n  on-full: drop\n  on-absent: drop\n  on-stall: drop\n  stall-ms: 1000\n  order: any\nsim:\n  timeline: compressed\n  seed: 1\n"},
+		{"config show has every default", []string{"config", "show", good}, 0, "", "socket: /run/oxpd/oxpd.sock\naccess: sysfs\ndevice: \"\"\nworkers: 1\nwatermark: 1024\ndma-bits: 36\nlink-poll: 1s\nreconcile: 1s\nswitch:\n  console: \"\"\n  jumbo: \"\"\n  size: 0\n  watch: 5m0s\ndivert:\n  queue-len: 1024\n  queue-bytes: 4mb\n  buffer-size: 0\n  on-full: drop\n  on-absent: drop\n  on-stall: drop\n  stall-ms: 1000\n  order: any\ntcpstats:\n  max-open-fds: 16\n  max-concurrent-readers: 32\n  max-read-duration-ms: 5000\n  min-read-interval-ms: 0\n  flow: false\n  flow-max: 16384\n  flow-idle: 5m0s\nsim:\n  timeline: compressed\n  seed: 1\n"},
 		{"no command prints help", nil, 0, "", "Available Commands:"},
 		{"version", []string{"version"}, 0, "", "oxpd " + version},
 		{"version as JSON", []string{"version", "--json"}, 0, "", `"schema": 1`},

@@ -42,6 +42,7 @@ const (
 	fewSegments    = 20      // fewer show no largest size
 	readPercent    = 50      // of the receive buffer that nobody reads
 	zeroLeast      = 1
+	mostMSS        = 16_000 // of an Ethernet, by far
 )
 
 // header4 and header6 are the bytes of an IP and a TCP header without options.
@@ -200,8 +201,8 @@ func (d *numbers) mss(mtu int) {
 	if mtu > int(header) {
 		allows, of = uint64(mtu)-header, fmt.Sprintf("the port's MTU of %s allows", count(uint64(mtu)))
 	}
-	if allows == 0 {
-		return
+	if allows == 0 || allows > mostMSS {
+		return // of the loopback, whose MSS the kernel bounds by the window
 	}
 	if d.r.Source() == Flow {
 		if peer, ok := d.r.Uint(FieldPeerMSS); ok && peer+smallMSS < allows {

@@ -58,6 +58,9 @@ const (
 	// FullSize is the size of a record in the full format, and the most that one in the
 	// compact format has.
 	FullSize = namesAt + 40
+
+	// MaxRecord is the most that a record of any version has: its size is two bytes.
+	MaxRecord = 1<<16 - 1
 )
 
 // blockAt is where each block begins, and where the last one ends.

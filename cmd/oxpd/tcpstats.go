@@ -1,0 +1,425 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"oxpd/internal/board"
+	"oxpd/internal/daemon/client"
+	"oxpd/internal/daemon/config"
+	"oxpd/internal/tcpstats"
+	statsclient "oxpd/internal/tcpstats/client"
+)
+
+// Formats of output.
+const (
+	outTable  = "table"
+	outJSON   = "json"
+	outBinary = "binary"
+)
+
+// mtuLook bounds the question for the ports' MTUs, which diagnoses are better with.
+const mtuLook = 2 * time.Second
+
+// statsQuery is what `oxpd tcpstats` was asked for.
+type statsQuery struct {
+	format, profile, by, socket string
+	interval                    time.Duration
+	count, top                  int
+}
+
+func (a *app) tcpStatsCommand() *cobra.Command {
+	var q statsQuery
+	cmd := &cobra.Command{
+		Use:   "tcpstats [FILTER...]",
+		Short: "TCP connections that cross this host, and what slows them down",
+		Long: "Lists TCP sockets of this host (source=host), or TCP flows that were seen at the ports (source=flow), with their MSS, round trips,\n" +
+			"windows, retransmissions and queues, and says in a line what those numbers show. FILTER is directives, all of which must hold:\n\n" +
+			"  local_port=443,8443        remote_port=...            up to eight ports\n" +
+			"  exclude=listen,timewait    include_state=established  states\n" +
+			"  local_addr=10.0.0.0/8      remote_addr=2001:db8::/32  an address, or a prefix\n" +
+			"  ipv4_only                  ipv6_only\n" +
+			"  via=oxp9                   what is routed over a port, or crosses it\n" +
+			"  source=host|flow           format=compact|full        fields=rtt,counters,...|default|all\n\n" +
+			"docs/guides/tcpstats.md shows how to find out why a transfer is slow, docs/guides/tcpstats-filter.md has every rule of the language.",
+		Example: "  oxpd tcpstats 'local_port=443 exclude=listen,timewait'\n  oxpd tcpstats via=oxp9 --top 20 --by retrans --interval 1s",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.json {
+				if cmd.Flags().Changed("format") && q.format != outJSON {
+					return &usageError{fmt.Errorf("--json and --format %s", q.format), cmd.UseLine()}
+				}
+				q.format = outJSON
+			}
+			if err := q.check(args); err != nil {
+				return &usageError{err, cmd.UseLine()}
+			}
+			return a.tcpStats(cmd.Context(), &q, strings.Join(args, " "))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&q.format, "format", outTable, "table, json (a line each), or binary (for oxpd tcpstats decode)")
+	f.StringVar(&q.profile, "profile", "", "use the filter of a profile")
+	f.DurationVar(&q.interval, "interval", 0, "read again and again; counters are what was added since (at least 10ms)")
+	f.IntVar(&q.count, "count", 0, "end after so many reads; without it, one, or with --interval until interrupted")
+	f.IntVar(&q.top, "top", 0, "only the N largest, by --by")
+	f.StringVar(&q.by, "by", "", "what --top sorts by: a field, such as retrans, or rtt, bytes, rate, mss, segs, queue (default bytes)")
+	f.StringVar(&q.socket, "stats-socket", "", "socket of the service (default "+config.StatsSocketOf(client.DefaultSocket)+", or beside --socket)")
+	a.jsonFlag(cmd)
+	cmd.AddCommand(a.tcpStatsParseCommand(), a.tcpStatsDecodeCommand(), a.tcpStatsShowCommand(), a.tcpStatsSetCommand(), a.tcpStatsProfileCommand())
+	return cmd
+}
+
+// check finds what contradicts itself.
+func (q *statsQuery) check(args []string) error {
+	switch {
+	case q.format != outTable && q.format != outJSON && q.format != outBinary:
+		return fmt.Errorf("--format %q: want %s, %s or %s", q.format, outTable, outJSON, outBinary)
+	case q.profile != "" && len(args) > 0:
+		return errors.New("--profile has a filter of its own: want a filter or --profile")
+	case q.interval < 0 || q.interval > 0 && q.interval < 10*time.Millisecond:
+		return fmt.Errorf("--interval %v: want 10ms or more", q.interval)
+	case q.count < 0:
+		return fmt.Errorf("--count %d: want 1 or more", q.count)
+	case q.count > 1 && q.interval == 0:
+		return errors.New("--count needs --interval")
+	case q.top < 0 || q.top > 100_000:
+		return fmt.Errorf("--top %d: want 1 to 100000", q.top)
+	case q.by != "" && q.top == 0:
+		return errors.New("--by needs --top")
+	case q.format == outBinary && (q.interval > 0 || q.top > 0):
+		return errors.New("--format binary is the records as they come: without --interval and --top")
+	}
+	return nil
+}
+
+// tcpStats reads, once or again and again.
+func (a *app) tcpStats(ctx context.Context, q *statsQuery, text string) error {
+	var order tcpstats.Order
+	if q.top > 0 {
+		var err error
+		if order, err = tcpstats.ParseOrder(defaultTo(q.by, "bytes")); err != nil {
+			return &usageError{fmt.Errorf("--by: %w", err), "oxpd tcpstats FILTER --top N --by FIELD"}
+		}
+	}
+	filter, err := tcpstats.Parse(text)
+	if err != nil {
+		return filterError(err)
+	}
+	if q.format != outBinary {
+		if filter.Fields == tcpstats.DefaultGroups {
+			filter.Fields = tcpstats.Needed // what a diagnosis looks at
+		}
+		filter.Fields |= order.Groups()
+	}
+	socket := q.socket
+	if socket == "" {
+		socket = config.StatsSocketOf(defaultTo(a.socket, client.DefaultSocket))
+	}
+	conn, err := statsclient.Dial(ctx, socket)
+	if err != nil {
+		return statsDialError(socket, err)
+	}
+	defer conn.Close()
+	if q.profile != "" {
+		text, err = conn.Profile(ctx, q.profile)
+	} else {
+		text, err = conn.Filter(ctx, filter.String())
+	}
+	if err != nil {
+		return statsError(err)
+	}
+	p := &statsPrinter{a: a, q: q, order: order, filter: text, mtu: a.portMTUs(ctx)}
+	p.w = bufio.NewWriterSize(a.out, 64<<10)
+	if q.interval > 0 {
+		p.before = map[[2]uint64]*tcpstats.Record{}
+		if err := p.read(ctx, conn, true); err != nil { // what the first differences are from
+			return err
+		}
+	}
+	for n := 1; ; n++ {
+		if q.interval > 0 {
+			select {
+			case <-time.After(q.interval):
+			case <-ctx.Done():
+				return nil // that is how it ends
+			}
+		}
+		if err := p.read(ctx, conn, false); err != nil {
+			if q.interval > 0 && ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if q.interval == 0 || n == q.count {
+			return nil
+		}
+	}
+}
+
+func defaultTo(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// filterError is a filter that was not understood, with what its reader can do.
+func filterError(err error) error {
+	return &usageError{fmt.Errorf("filter: %w", err), "oxpd tcpstats [FILTER...]; oxpd tcpstats --help lists the directives"}
+}
+
+// statsError is a refusal of the service.
+func statsError(err error) error {
+	var refused *statsclient.RefusedError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	hint := ""
+	switch refused.Code {
+	case tcpstats.CodeInvalid, tcpstats.CodeTooLong:
+		return filterError(err)
+	case tcpstats.CodeTooManyOpen:
+		hint = "wait until another client has ended, or: oxpd tcpstats set max_open_fds=N"
+	case tcpstats.CodeBusy:
+		hint = "try again, or: oxpd tcpstats show, and set max_concurrent_readers=N or min_read_interval_ms=N"
+	case tcpstats.CodeNoProfile:
+		hint = "oxpd tcpstats profile list"
+	case tcpstats.CodeNoSource:
+		hint = "oxpd tcpstats set flow=on, or tcpstats.flow of the configuration"
+	}
+	if hint == "" {
+		return err
+	}
+	return &hinted{err, hint}
+}
+
+// statsDialError says what to do about a socket that nobody answers at.
+func statsDialError(socket string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return &hinted{fmt.Errorf("open %s: %w", socket, fs.ErrPermission), "run it as root (sudo), or have tcpstats.group of the configuration name a group of yours"}
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, os.ErrNotExist), strings.Contains(err.Error(), "refused"):
+		return &hinted{fmt.Errorf("%w: %w", client.ErrNoDaemon, err), "start it with: oxpd run --sim; oxpd tcpstats show says which socket it has"}
+	}
+	return err
+}
+
+// portMTUs are the MTUs of the ports' interfaces, nil when the daemon does not tell.
+func (a *app) portMTUs(ctx context.Context) map[int]int {
+	ctx, cancel := context.WithTimeout(ctx, mtuLook)
+	defer cancel()
+	ports, err := a.client().Ports(ctx)
+	if err != nil {
+		return nil // diagnoses do without
+	}
+	out := map[int]int{}
+	for _, p := range ports.Ports {
+		if b, err := board.Parse(p.IfName); err == nil && p.MTU > 0 {
+			out[b.Index] = p.MTU
+		}
+	}
+	return out
+}
+
+// statsPrinter prints what reads give.
+type statsPrinter struct {
+	a      *app
+	q      *statsQuery
+	w      *bufio.Writer
+	order  tcpstats.Order
+	filter string
+	mtu    map[int]int
+	before map[[2]uint64]*tcpstats.Record // of the read before, with an interval
+	line   []byte
+	begun  bool
+}
+
+// read reads once. A quiet one only keeps what the next differences are from.
+func (p *statsPrinter) read(ctx context.Context, conn *statsclient.Conn, quiet bool) error {
+	var top *tcpstats.Top
+	if p.q.top > 0 {
+		top = tcpstats.NewTop(p.q.top, p.order)
+	}
+	now := map[[2]uint64]*tcpstats.Record{}
+	if !quiet {
+		p.head()
+	}
+	end, err := conn.Read(ctx, func(chunk []byte, _ int) error {
+		if p.q.format == outBinary {
+			_, err := p.w.Write(chunk)
+			return err
+		}
+		return statsclient.Records(chunk, func(r *tcpstats.Record) error {
+			if p.before != nil {
+				if key, ok := r.Key(); ok {
+					kept := *r
+					now[key] = &kept
+					r.Delta(p.before[key])
+				}
+			}
+			switch {
+			case quiet:
+			case top != nil:
+				top.Add(r)
+			default:
+				p.print(r)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return errors.Join(statsError(err), p.w.Flush())
+	}
+	if p.before != nil {
+		p.before = now
+	}
+	if quiet {
+		return nil
+	}
+	if top != nil {
+		for _, r := range top.Sorted() {
+			p.print(&r)
+		}
+	}
+	return p.end(&end)
+}
+
+// head begins the output of a read.
+func (p *statsPrinter) head() {
+	switch p.q.format {
+	case outTable:
+		if p.begun {
+			fmt.Fprintln(p.w)
+		}
+		fmt.Fprintf(p.w, "%-12s %-28s %-28s %-6s %9s %6s %6s %9s %8s %11s %11s  %s\n", "STATE", "LOCAL", "REMOTE", "PORT", "RTT", "MSS", "CWND", "SND-WND", "RETRANS", "SENT", "RECEIVED", "DIAGNOSIS")
+	case outJSON:
+		b, _ := json.Marshal(struct {
+			Schema int    `json:"schema"`
+			Filter string `json:"filter"`
+		}{client.Schema, p.filter}) // plain strings
+		fmt.Fprintf(p.w, "%s\n", b)
+	}
+	p.begun = true
+}
+
+// diagnose says what a record shows. In one of an interval the counters are of that time.
+func (p *statsPrinter) diagnose(r *tcpstats.Record) []tcpstats.Diagnosis {
+	mtu := 0
+	if i, ok := r.Uint(tcpstats.FieldPort); ok {
+		mtu = p.mtu[int(i)]
+	}
+	return tcpstats.Diagnose(r, mtu)
+}
+
+func (p *statsPrinter) print(r *tcpstats.Record) {
+	found := p.diagnose(r)
+	if p.q.format == outJSON {
+		var extra [][2]string
+		if len(found) > 0 {
+			b, _ := json.Marshal(found) // strings and numbers
+			extra = [][2]string{{"diagnosis", string(b)}}
+		}
+		p.line = append(r.AppendJSON(p.line[:0], extra...), '\n')
+		_, _ = p.w.Write(p.line) // Flush tells
+		return
+	}
+	printStatsRow(p.w, r, tcpstats.Line(found))
+}
+
+// printStatsRow prints a record as a row of the table. What is absent is a dash.
+func printStatsRow(w io.Writer, r *tcpstats.Record, diagnosis string) {
+	number := func(of ...tcpstats.Field) string {
+		sum, there := uint64(0), false
+		for _, f := range of {
+			if v, ok := r.Uint(f); ok {
+				sum, there = sum+v, true
+				if r.Source() == tcpstats.Flow {
+					break
+				}
+			}
+		}
+		if !there {
+			return "-"
+		}
+		return fmt.Sprint(sum)
+	}
+	first := func(of ...tcpstats.Field) string {
+		for _, f := range of {
+			if v, ok := r.Uint(f); ok {
+				return fmt.Sprint(v)
+			}
+		}
+		return "-"
+	}
+	word := func(f tcpstats.Field) string {
+		if v, ok := r.Uint(f); ok {
+			if s, ok := tcpstats.Word(f, v); ok {
+				return s
+			}
+			return fmt.Sprint(v)
+		}
+		return "-"
+	}
+	rtt := "-"
+	if v, ok := r.Uint(tcpstats.FieldRTT); ok {
+		rtt = (time.Duration(v) * time.Microsecond).String()
+	}
+	fmt.Fprintf(w, "%-12s %-28s %-28s %-6s %9s %6s %6s %9s %8s %11s %11s  %s\n", word(tcpstats.FieldState),
+		endpoint(r, tcpstats.FieldLocalAddr, tcpstats.FieldLocalPort), endpoint(r, tcpstats.FieldRemoteAddr, tcpstats.FieldRemotePort), word(tcpstats.FieldPort),
+		rtt, first(tcpstats.FieldSndMSS, tcpstats.FieldPeerMSS), number(tcpstats.FieldCWnd), number(tcpstats.FieldSndWnd), number(tcpstats.FieldRetrans),
+		first(tcpstats.FieldBytesSent), first(tcpstats.FieldBytesReceived), diagnosis)
+}
+
+// endpoint is an address and a port, a dash when both are absent.
+func endpoint(r *tcpstats.Record, addr, port tcpstats.Field) string {
+	a := r.Addr(addr)
+	n, ok := r.Uint(port)
+	switch {
+	case !ok && !a.IsValid():
+		return "-"
+	case a.Is6():
+		return fmt.Sprintf("[%s]:%d", a, n)
+	}
+	return fmt.Sprintf("%s:%d", a, n)
+}
+
+// end prints the end of a read, and makes an error of one that was cut short.
+func (p *statsPrinter) end(end *tcpstats.End) error {
+	if p.q.format == outJSON {
+		b, err := json.Marshal(struct {
+			End *tcpstats.End `json:"end"`
+		}{end})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.w, "%s\n", b)
+	}
+	if err := p.w.Flush(); err != nil {
+		return err
+	}
+	if p.q.format == outTable {
+		note := ""
+		if len(end.PushedDown) > 0 {
+			note = "; the kernel tested " + strings.Join(end.PushedDown, ", ") + " itself"
+		}
+		fmt.Fprintf(p.a.err, "%d of %d in %v%s\n", end.Emitted, end.Visited, (time.Duration(end.ElapsedUS) * time.Microsecond).Round(10*time.Microsecond), note)
+		if end.Inconsistent {
+			fmt.Fprintln(p.a.err, "sockets came and went meanwhile: some may be listed twice, or not at all")
+		}
+	}
+	if end.Partial {
+		return &hinted{fmt.Errorf("the list is not whole: %s (%s)", end.Reason, end.Code), "oxpd tcpstats show has the limits"}
+	}
+	return nil
+}

@@ -121,51 +121,60 @@ func (c *Conn) message() (m tcpstats.Message, err error) {
 	return m, nil
 }
 
+// cancelGrace is how long the service may take to end a read that was cancelled.
+const cancelGrace = 10 * time.Second
+
 // Read reads once. each gets chunks of whole records, as they came: they are the
-// connection's, until it returns. When ctx ends the read is cancelled, and what came before
-// stands; End tells that.
+// connection's, until it returns. When ctx ends, or each fails, the read is cancelled, and
+// what came before stands; End tells that.
 //
 // Errors: *RefusedError, each's.
 func (c *Conn) Read(ctx context.Context, each func(chunk []byte, records int) error) (end tcpstats.End, err error) {
 	c.next++
 	id := strconv.FormatUint(uint64(c.next), 10)
-	if _, err := c.line(ctx, "READ "+id); err != nil {
-		return end, err
-	}
+	_ = c.c.SetDeadline(time.Time{}) // an error shows at the next call
+	_, werr := io.WriteString(c.c, "READ "+id+"\n")
 	var once sync.Once
 	cancel := func() {
-		once.Do(func() { _, _ = io.WriteString(c.c, "CANCEL "+id+"\n") }) // without it, the read ends by its duration
+		once.Do(func() {
+			_ = c.c.SetDeadline(time.Now().Add(cancelGrace))
+			_, _ = io.WriteString(c.c, "CANCEL "+id+"\n") // without it, the read ends by its duration
+		})
 	}
 	defer context.AfterFunc(ctx, cancel)()
-	_ = c.c.SetDeadline(time.Time{})
-	cancelled := false
-	for {
+	for replies, ended := 0, false; ; {
 		m, merr := c.message()
 		if merr != nil {
-			return end, errors.Join(err, merr)
+			return end, errors.Join(err, werr, merr)
 		}
-		switch {
-		case m.Kind == tcpstats.MessageReply:
-			cancelled = true // the answer to CANCEL
-		case m.Read != c.next:
-			return end, fmt.Errorf("%w: read %d where %s was asked for", tcpstats.ErrMessage, m.Read, id)
-		case m.Kind == tcpstats.MessageRecords:
+		if m.Kind != tcpstats.MessageReply && (m.Read != c.next || ended) {
+			return end, fmt.Errorf("%w: something of read %d while %s is under way", tcpstats.ErrMessage, m.Read, id)
+		}
+		switch m.Kind {
+		case tcpstats.MessageReply:
+			if replies++; replies == 1 { // to READ; another one is to CANCEL
+				if _, err = c.reply(); err != nil {
+					ended = true // there is no such read
+				}
+			}
+		case tcpstats.MessageRecords:
 			if err == nil {
 				if err = each(c.body, m.Records); err != nil {
 					cancel()
 				}
 			}
-		default:
+		case tcpstats.MessageEnd:
 			if jerr := json.Unmarshal(c.body, &end); jerr != nil {
 				return end, fmt.Errorf("decode end of read: %w", jerr)
 			}
-			sent := true
-			once.Do(func() { sent = false })
-			if sent && !cancelled { // its answer is still to come
-				if _, merr := c.message(); merr != nil {
-					return end, errors.Join(err, merr)
-				}
-			}
+			ended = true
+		}
+		if !ended {
+			continue
+		}
+		want := 2
+		once.Do(func() { want = 1 })
+		if replies >= want {
 			return end, err
 		}
 	}

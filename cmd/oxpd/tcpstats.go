@@ -49,7 +49,7 @@ func (a *app) tcpStatsCommand() *cobra.Command {
 			"  exclude=listen,timewait    include_state=established  states\n" +
 			"  local_addr=10.0.0.0/8      remote_addr=2001:db8::/32  an address, or a prefix\n" +
 			"  ipv4_only                  ipv6_only\n" +
-			"  via=oxp9                   what is routed over a port, or crosses it\n" +
+			"  via=oxp9                   what is routed over a port, or crosses it; via=any: all, each with its port\n" +
 			"  source=host|flow           format=compact|full        fields=rtt,counters,...|default|all\n\n" +
 			"docs/guides/tcpstats.md shows how to find out why a transfer is slow, docs/guides/tcpstats-filter.md has every rule of the language.",
 		Example: "  oxpd tcpstats 'local_port=443 exclude=listen,timewait'\n  oxpd tcpstats via=oxp9 --top 20 --by retrans --interval 1s",
@@ -121,6 +121,9 @@ func (a *app) tcpStats(ctx context.Context, q *statsQuery, text string) error {
 			filter.Fields = tcpstats.Needed // what a diagnosis looks at
 		}
 		filter.Fields |= order.Groups()
+		if filter.Via == 0 {
+			filter.Via = tcpstats.ViaAny // the port is a column
+		}
 	}
 	socket := q.socket
 	if socket == "" {

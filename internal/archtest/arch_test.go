@@ -75,7 +75,7 @@ var rules = map[string][]string{
 	"internal/pfil/cbpf":         {xbpf},
 	"internal/pfil/pfiltest":     append([]string{"internal/capture", "internal/netlab", "internal/sys", "testdata/captures", sysUnix, xbpf}, layouts...),
 	"internal/tcpstats":          layouts,
-	"internal/tcpstats/inetdiag": {"internal/tcpstats", "internal/sys", sysUnix},
+	"internal/tcpstats/inetdiag": append([]string{"internal/tcpstats", "internal/sys", sysUnix}, layouts...),
 	"internal/tcpstats/flows":    append([]string{"internal/tcpstats"}, layouts...),
 	"internal/tcpstats/serve":    {"internal/tcpstats", "internal/sys"},
 	"internal/tcpstats/client":   {"internal/tcpstats"},

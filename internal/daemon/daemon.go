@@ -111,7 +111,7 @@ func New(o Options) *Daemon {
 	d.fan = newFanout(d.filters.table, d.clock)
 	d.inspect = newInspection(o.Config, o.NetNS, d.fan, d.clock, d.log)
 	d.fan.inspector = d.inspect.in
-	d.tcp = newStatsService(o.Config, o.NetNS, d.fan.flows, d.clock, d.log)
+	d.tcp = newStatsService(o.Config, o.NetNS, d.fan, d.clock, d.log)
 	d.keep = &keeper{log: d.log}
 	d.began = d.clock.Now()
 	d.cpu = newCPUMeter(time.Now())

@@ -111,6 +111,17 @@ func (f *fanout) has(p *port.Port) bool {
 	return f.live[i].Load() && f.ports[i].Load() == p
 }
 
+// interfaces are the kernel's indexes of the interfaces of ports that have joined, 0 for
+// the others.
+func (f *fanout) interfaces() (index [board.Ports]int) {
+	for i := range index {
+		if p := f.ports[i].Load(); p != nil && f.live[i].Load() {
+			index[i] = p.Index()
+		}
+	}
+	return index
+}
+
 func (f *fanout) leave(p *port.Port) { f.live[p.Board().Index].Store(false) }
 
 // Judge implements ring.Judge: it passes what belongs to an interface and what the

@@ -116,7 +116,7 @@ func (f *fakeControl) faulty() (faulty, error) {
 func (f *fakeControl) diverting() diverting { return newDivertRig("inspect.sock") }
 func (f *fakeControl) statistics() statistics {
 	c := realclock.NewReal()
-	return newStatsService(config.Default(), "", newFlowWatch(c), c, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	return newStatsService(config.Default(), "", newFanout(nil, c), c, slog.New(slog.NewTextHandler(io.Discard, nil)))
 }
 func (f *fakeControl) filtering() filtering {
 	if f.filters == nil {

@@ -47,9 +47,9 @@ type statsService struct {
 }
 
 // newStatsService makes the service. Nothing is opened before start.
-func newStatsService(cfg config.Config, netns string, watch *flowWatch, clock clock, log *slog.Logger) *statsService {
+func newStatsService(cfg config.Config, netns string, fan *fanout, clock clock, log *slog.Logger) *statsService {
 	s := &statsService{
-		host: inetdiag.New(inetdiag.Config{NetNS: netns}), watch: watch, clock: clock, log: log, path: cfg.StatsSocket(), conf: cfg.TCPStats,
+		host: inetdiag.New(inetdiag.Config{NetNS: netns, Ports: fan.interfaces}), watch: fan.flows, clock: clock, log: log, path: cfg.StatsSocket(), conf: cfg.TCPStats,
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.serve = serve.New(serve.Config{Sources: s.source, Limits: cfg.TCPStats.Limits(), Clock: clock})

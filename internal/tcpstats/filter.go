@@ -101,7 +101,7 @@ type Filter struct {
 	Local, Remote           netip.Prefix // the zero Prefix: any address
 	States                  StateMask
 	Fields                  Groups // Identity always
-	Via                     uint8  // index of the port and 1; 0: any
+	Via                     uint8  // index of the port and 1; ViaAny: every socket, with its port; 0: ports are not looked for
 	Family                  Family // as written; an address implies more
 	Format                  Format
 	Source                  SourceKind
@@ -110,9 +110,12 @@ type Filter struct {
 // Default is the filter of an empty text.
 func Default() Filter { return Filter{States: AllStates, Fields: DefaultGroups} }
 
-// ViaPort is the port of via=.
+// ViaAny is the Via of via=any.
+const ViaAny = 255
+
+// ViaPort is the port of via=; ok is false when it names none.
 func (f *Filter) ViaPort() (board.Port, bool) {
-	if f.Via == 0 {
+	if f.Via == 0 || f.Via == ViaAny {
 		return board.Port{}, false
 	}
 	return board.All()[f.Via-1], true

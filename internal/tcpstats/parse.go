@@ -478,9 +478,13 @@ func (p *parser) source(from, end int) bool {
 
 func (p *parser) via(from, end int) bool {
 	word := p.text[from:end]
+	if same(word, "any") {
+		p.f.Via = ViaAny
+		return true
+	}
 	port, err := board.Parse(word)
 	if err != nil {
-		return p.fail(from, end, "no such port: want oxp1 to oxp12, or a label")
+		return p.fail(from, end, "no such port: want oxp1 to oxp12, a label, or any")
 	}
 	p.f.Via = uint8(port.Index + 1)
 	return true
@@ -806,7 +810,9 @@ func (f *Filter) AppendText(b []byte) []byte {
 		key("ipv6_only")
 	case AnyFamily:
 	}
-	if p, ok := f.ViaPort(); ok {
+	if f.Via == ViaAny {
+		key("via=any")
+	} else if p, ok := f.ViaPort(); ok {
 		key("via=")
 		b = append(b, p.Name...)
 	}

@@ -350,7 +350,7 @@ func (c *cursor) Next(ctx context.Context, b []byte) (out []byte, records int, e
 			}
 			c.walked.Visited++
 			why := c.matcher.Ask(&f.ends)
-			if why == tcpstats.Match && c.via != 0 && c.via != f.key.port+1 {
+			if why == tcpstats.Match && c.via != 0 && c.via != tcpstats.ViaAny && c.via != f.key.port+1 {
 				why = tcpstats.SkipVia
 			}
 			if tracing {

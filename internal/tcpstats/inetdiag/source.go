@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"syscall"
 
 	"oxpd/internal/tcpstats"
@@ -96,6 +97,14 @@ func (c *cursor) judge(diag *[diagSize]byte, attributes []byte, b []byte) (out [
 		return b, false
 	}
 	why := c.matcher.Ask(&e)
+	var ports portSet
+	if why == tcpstats.Match && c.route != nil {
+		s.attributes(attributes)
+		ports = c.route.of(&e, s)
+		if c.via != tcpstats.ViaAny && !ports.has(int(c.via)-1) {
+			why = tcpstats.SkipVia
+		}
+	}
 	if c.tracing {
 		point := tcpstats.PointMatch
 		if why != tcpstats.Match {
@@ -107,11 +116,26 @@ func (c *cursor) judge(diag *[diagSize]byte, attributes []byte, b []byte) (out [
 		c.walked.Skipped[why]++
 		return b, false
 	}
-	s.attributes(attributes)
+	if c.route == nil {
+		s.attributes(attributes)
+	}
 	s.fill(&c.record, &e, c.fields)
+	if p, ok := ports.only(); ok {
+		c.record.SetUint(tcpstats.FieldPort, uint64(p))
+	}
 	if c.tracing {
 		tcpstats.Probe(context.Background(), tcpstats.PointFill)
 	}
 	c.walked.Appended++
 	return c.record.Append(b, c.fields, c.format), true
+}
+
+// portSet is a set of ports, a bit for each index.
+type portSet uint16
+
+func (p portSet) has(port int) bool { return p>>port&1 != 0 }
+
+// only is the only port of a set; ok is false when there are none or several.
+func (p portSet) only() (port int, ok bool) {
+	return bits.TrailingZeros16(uint16(p)), bits.OnesCount16(uint16(p)) == 1
 }

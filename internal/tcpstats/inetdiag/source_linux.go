@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"oxpd/internal/board"
 	"oxpd/internal/sys"
 	"oxpd/internal/tcpstats"
 )
@@ -17,6 +18,9 @@ import (
 // Config is what a Source needs.
 type Config struct {
 	NetNS string // path of the namespace whose sockets are read; empty: the process's own
+	// Ports are the kernel's indexes of the ports' interfaces, 0 for those that are not there.
+	// nil: there are no ports.
+	Ports func() [board.Ports]int
 }
 
 // receiveLimit ends a wait for the kernel, which answers a dump within the call.
@@ -43,6 +47,8 @@ type cursor struct {
 	fields  tcpstats.Groups
 	format  tcpstats.Format
 	tracing bool // somebody traces, as of this call of Next
+	via     uint8
+	route   *router // nil: nobody asks for ports
 
 	socket socket
 	record tcpstats.Record
@@ -61,12 +67,26 @@ func (s *Source) Open(_ context.Context, q *tcpstats.Query) (tcpstats.Cursor, er
 	if err != nil {
 		return nil, fmt.Errorf("inetdiag: open sock_diag: %w", err)
 	}
-	limit := unix.NsecToTimeval(receiveLimit.Nanoseconds())
-	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+	if err := bound(c.fd); err != nil {
 		_ = unix.Close(c.fd)
-		return nil, fmt.Errorf("inetdiag: bound the wait for the kernel: %w", err)
+		return nil, err
+	}
+	if c.via = q.Filter.Via; c.via != 0 {
+		if c.route, err = s.newRouter(); err != nil {
+			_ = unix.Close(c.fd)
+			return nil, err
+		}
 	}
 	return c, nil
+}
+
+// bound gives the waits of a socket an end.
+func bound(fd int) error {
+	limit := unix.NsecToTimeval(receiveLimit.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+		return fmt.Errorf("inetdiag: bound the wait for the kernel: %w", err)
+	}
+	return nil
 }
 
 // Next implements tcpstats.Cursor.
@@ -171,5 +191,9 @@ func (c *cursor) Close() error {
 			break
 		}
 	}
-	return unix.Close(c.fd)
+	err := unix.Close(c.fd)
+	if c.route != nil {
+		err = errors.Join(err, c.route.close())
+	}
+	return err
 }

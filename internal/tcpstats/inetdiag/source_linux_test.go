@@ -4,12 +4,14 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path"
 	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"oxpd/internal/netlab"
 	"oxpd/internal/tcpstats"
@@ -85,4 +87,43 @@ func TestDump(t *testing.T) {
 	require.Equal(t, "127.0.0.1", all[0].Addr(tcpstats.FieldRemoteAddr).String())
 	_, w = read(t, s, "local_port=8080,1,2 include_state=established fields=all", true)
 	require.EqualValues(t, 3, w.Visited)
+}
+
+func netIndex(name string) (int, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return 0, err
+	}
+	return i.Index, nil
+}
+
+// synSent begins a connection that nobody answers.
+func synSent(t *testing.T, ns *netlab.NS, to string) {
+	t.Helper()
+	addr := netip.MustParseAddrPort(to)
+	require.NoError(t, ns.Do(func() error {
+		var (
+			sa     unix.Sockaddr = &unix.SockaddrInet4{Port: int(addr.Port()), Addr: v4(addr)}
+			family               = unix.AF_INET
+		)
+		if addr.Addr().Is6() {
+			sa, family = &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}, unix.AF_INET6
+		}
+		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		if err := unix.Connect(fd, sa); err != unix.EINPROGRESS {
+			return err
+		}
+		return nil
+	}))
+}
+
+func v4(a netip.AddrPort) (b [4]byte) {
+	if a.Addr().Is4() {
+		b = a.Addr().As4()
+	}
+	return b
 }

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 
+	"oxpd/internal/board"
 	"oxpd/internal/tcpstats"
 )
 
 // Config is what a Source needs.
 type Config struct {
 	NetNS string // path of the namespace whose sockets are read; empty: the process's own
+	Ports func() [board.Ports]int
 }
 
 // Source is the kernel's TCP sockets, which only Linux tells this way.
@@ -31,7 +33,13 @@ type cursor struct {
 	fields  tcpstats.Groups
 	format  tcpstats.Format
 	tracing bool
+	via     uint8
+	route   *router
 	socket  socket
 	record  tcpstats.Record
 	walked  tcpstats.Walked
 }
+
+type router struct{}
+
+func (*router) of(*tcpstats.Ends, *socket) portSet { return 0 }

@@ -180,7 +180,8 @@ func (s *socket) identity(r *tcpstats.Record, e *tcpstats.Ends) {
 	r.Put8(tcpstats.FieldFlags, flags)
 	r.Put16(tcpstats.FieldLocalPort, e.LocalPort)
 	r.PutAddr(tcpstats.FieldLocalAddr, e.LocalHi, e.LocalLo)
-	if e.State != tcpstats.Listen {
+	// A socket that was never connected has no other end.
+	if e.State != tcpstats.Listen && (e.State != tcpstats.Closed || e.RemotePort != 0) {
 		r.Put16(tcpstats.FieldRemotePort, e.RemotePort)
 		r.PutAddr(tcpstats.FieldRemoteAddr, e.RemoteHi, e.RemoteLo)
 		have |= identityRemote

@@ -75,3 +75,16 @@ func TestVia(t *testing.T) {
 	assert.Equal(t, map[uint64]int{0: -1, 1: 8, 2: 8, 3: -1, 4: 8, 5: 8}, got("via=any"))
 	assert.Equal(t, map[uint64]int{0: -1, 1: -1, 2: -1, 3: -1, 4: -1, 5: -1}, got(""))
 }
+
+// FuzzRoutes: whatever rtnetlink says is understood or refused.
+func FuzzRoutes(f *testing.F) {
+	f.Add(message(24, 0, 7, append(make([]byte, rtmSize), attribute(rtaOIF, []byte{3, 0, 0, 0})...)))
+	f.Add(message(16, 0, 7, append(make([]byte, ifiSize), attribute(iflaMaster, []byte{3, 0, 0, 0})...)))
+	f.Add(message(msgDone, 0, 7, make([]byte, 4)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _, _ = routeAnswer(b, 7)
+		links := map[int]netLink{}
+		_, _ = linksIn(b, 7, links)
+		portsOf(links, [board.Ports]int{1, 2, 3})
+	})
+}

@@ -14,9 +14,11 @@ const (
 	// trip is known; later, it was sent again.
 	reorderLimit = 3e6 // ns
 
-	// fitBytes is how far an acknowledgement may be from what was seen of the other end,
-	// for a flow whose handshake was not seen.
+	// fitBytes is how far the numbers of a segment may be from those that were seen, when
+	// the window that was offered is not larger or not known.
 	fitBytes = 1 << 20
+	// resetBytes is the same for a reset.
+	resetBytes = 1 << 16
 
 	smoothing = 8 // a sample is that part of the smoothed round trip
 )
@@ -54,6 +56,8 @@ type side struct {
 	synAt    int64 // when its SYN was seen first; 0: not, or more than once
 	synTwice bool
 
+	strayFrom, strayTo uint32 // the last segment that did not fit
+
 	timedSeq uint32 // a segment whose acknowledgement is waited for
 	timedAt  int64  // 0: none
 
@@ -68,20 +72,24 @@ type flow struct {
 	key   key
 	hash  uint64
 	born  uint64 // generation in which it was begun
-	moved uint64 // and in which it came to the table proper
 	last  int64  // when a segment was seen
+	place int32  // in the ring, -1: not in the ring
 	side  [2]side
 
-	established bool  // both ends have said something that fits
-	rtt         int64 // ns, between here and the remote end; 0: not measured
+	opener      int8    // who sent the SYN, -1: not seen
+	established bool    // both ends have said something that fits: they exist
+	refused     bool    // counted as such
+	active      bool    // the local end closed before it had the other one's FIN
+	rtt         int64   // ns, between here and the remote end; 0: not measured
+	knock       segment // a SYN that does not fit an established flow
 
 	record tcpstats.Record
 }
 
 // begin makes the flow new, of its first segment.
 func (f *flow) begin(head *frame.Packet, s *segment, gen uint64) {
-	live, hash, k := f.live, f.hash, f.key
-	*f = flow{live: live, hash: hash, key: k, born: gen, last: s.now}
+	hash, k := f.hash, f.key
+	*f = flow{live: true, hash: hash, key: k, place: f.place, opener: -1, born: gen, last: s.now}
 	f.ends.Family = tcpstats.FamilyIPv4
 	family := uint64(tcpstats.IPv4)
 	srcHi, srcLo := head.SrcWords()
@@ -115,11 +123,11 @@ func (f *flow) begin(head *frame.Packet, s *segment, gen uint64) {
 	}
 	if s.flags&frame.TCPSYN != 0 {
 		// A SYN with an acknowledgement is the answer of the other end.
-		direction := uint8(tcpstats.DirectionIn)
-		if s.out != (s.flags&frame.TCPACK != 0) {
-			direction = tcpstats.DirectionOut
+		f.opener = int8(direction(s))
+		if s.flags&frame.TCPACK != 0 {
+			f.opener = 1 - f.opener
 		}
-		r.Put8(tcpstats.FieldDirection, direction)
+		r.Put8(tcpstats.FieldDirection, [2]uint8{local: tcpstats.DirectionOut, remote: tcpstats.DirectionIn}[f.opener])
 		identity |= tcpstats.FieldDirection.Bit()
 	}
 	r.Mark(tcpstats.GroupIdentity, identity)
@@ -132,14 +140,109 @@ func (f *flow) begin(head *frame.Packet, s *segment, gen uint64) {
 	r.Put64(tcpstats.FieldFirstSeen, uint64(s.now))
 }
 
-// over tells that a segment begins another flow between the same ends: a new SYN where the
-// old flow has ended, or has another beginning.
-func (f *flow) over(s *segment) bool {
-	if s.flags&(frame.TCPSYN|frame.TCPACK) != frame.TCPSYN {
-		return false
+// verdict is what a segment is to the flow between its ends.
+type verdict uint8
+
+// Verdicts.
+const (
+	fits         verdict = iota
+	strays               // it cannot be of the flow
+	beginsAnew           // it begins another flow
+	answersKnock         // it answers the SYN of another flow, which is in knock
+)
+
+// judge tells what a segment is to the flow. Anybody can send a frame with the addresses
+// and ports of a flow: to an established one its numbers must fit. A SYN that does not fit
+// is kept, for the other end may have forgotten the flow and answer it.
+func (f *flow) judge(s *segment) verdict {
+	d := direction(s)
+	me, other := &f.side[d], &f.side[1-d]
+	switch s.flags & (frame.TCPSYN | frame.TCPACK | frame.TCPRST) {
+	case frame.TCPSYN:
+		same := me.syn && me.isn == s.seq
+		switch {
+		case f.closed(), !f.established && !same && (me.seen || !other.syn):
+			return beginsAnew
+		case f.established && !same:
+			f.knock = *s
+			return strays
+		}
+		return fits
+	case frame.TCPSYN | frame.TCPACK:
+		switch {
+		case f.knock.flags != 0 && f.knock.out != s.out && s.ack == f.knock.seq+1:
+			return answersKnock
+		case other.syn && s.ack != other.isn+1, f.established && !(me.syn && me.isn == s.seq):
+			return strays
+		case !me.syn && me.seen:
+			return beginsAnew
+		}
+		return fits
 	}
-	d := &f.side[direction(s)]
-	return f.closed() || d.syn && d.isn != s.seq || !d.syn && d.seen
+	if s.flags&frame.TCPRST != 0 {
+		return f.judgeReset(me, other, s)
+	}
+	reach := f.reach(other)
+	if me.seen {
+		ahead := int32(s.seq - me.nxt)
+		if ahead > reach || ahead+int32(s.length()) < -reach {
+			if !f.established && !me.syn {
+				return beginsAnew
+			}
+			me.strayFrom, me.strayTo = s.seq, s.seq+s.length()
+			return strays
+		}
+	}
+	if s.flags&frame.TCPACK == 0 || !other.seen {
+		return fits
+	}
+	if !f.established && other.syn && !after(s.ack, other.isn) {
+		return strays // of the flow before
+	}
+	if int32(s.ack-other.nxt) <= reach {
+		return fits
+	}
+	// It acknowledges what was not seen, unless that was taken for a stray.
+	if n := s.ack - other.strayFrom; n > 0 && n <= other.strayTo-other.strayFrom {
+		other.nxt = other.strayTo
+		return fits
+	}
+	if !f.established && !other.syn {
+		return beginsAnew
+	}
+	return strays
+}
+
+// judgeReset is judge of a reset. That of an end of which nothing was seen names what the
+// other one said.
+func (f *flow) judgeReset(me, other *side, s *segment) verdict {
+	ok := false
+	switch {
+	case me.seen:
+		behind := min(int32(s.seq-me.nxt), 0)
+		if me.acked {
+			behind = min(int32(s.seq-me.una), 0)
+		}
+		ok = behind >= -resetBytes && int32(s.seq-me.nxt) <= resetBytes
+	case s.flags&frame.TCPACK != 0:
+		ok = s.ack == other.nxt
+	default:
+		ok = other.ackedAny && s.seq == other.lastAck
+	}
+	if !ok {
+		return strays
+	}
+	return fits
+}
+
+// reach is how far an end may send ahead of what it is known to have sent, or repeat: what
+// the other one offered, and fitBytes at least.
+func (f *flow) reach(other *side) int32 {
+	window := other.window
+	if f.side[local].scales && f.side[remote].scales {
+		window <<= other.wscale
+	}
+	return int32(max(window, fitBytes))
 }
 
 func direction(s *segment) int {
@@ -153,10 +256,6 @@ func direction(s *segment) int {
 func (f *flow) closed() bool {
 	return f.reset || f.side[local].fin && f.side[remote].fin
 }
-
-// proven tells that both ends exist: the handshake is whole, or each has acknowledged what
-// the other one sent.
-func (f *flow) proven() bool { return f.established }
 
 // have adds to what is there of a group.
 func (f *flow) have(field tcpstats.Field) {
@@ -182,6 +281,7 @@ func (f *flow) add64(field tcpstats.Field, n uint64) { f.record.Put64(field, f.r
 func (f *flow) segment(s *segment) {
 	d := direction(s)
 	me, other := &f.side[d], &f.side[1-d]
+	s.now = max(s.now, f.last) // shards have clocks of their own
 	f.last = s.now
 	r := &f.record
 	r.Put64(tcpstats.FieldLastSeen, uint64(s.now))
@@ -200,6 +300,9 @@ func (f *flow) segment(s *segment) {
 	f.window(d, me, s)
 	if s.flags&frame.TCPFIN != 0 && !me.fin {
 		me.fin, me.finSeq = true, s.seq+s.length()
+		if d == local {
+			f.active = !other.fin || after(other.finSeq, s.ack)
+		}
 	}
 	if s.flags&frame.TCPRST != 0 {
 		f.reset = true
@@ -210,7 +313,11 @@ func (f *flow) segment(s *segment) {
 
 // syn takes a SYN in.
 func (f *flow) syn(me, other *side, s *segment) {
-	if me.syn {
+	if me.syn && me.isn != s.seq {
+		// Another answer to a SYN, as of a server that does not remember its first one.
+		*me = side{}
+		f.add32(retransOf[direction(s)], 1)
+	} else if me.syn {
 		me.synAt, me.synTwice = 0, true // of which the answer is, nobody can tell
 		return
 	}
@@ -313,6 +420,10 @@ func (f *flow) payload(d int, me *side, s *segment) {
 		me.gap(me.nxt, s.seq, s.now)
 	case s.seq != me.nxt:
 		f.add32(retransOf[d], 1) // its beginning was there already
+		me.timedAt = 0
+		if d == local {
+			f.add64(tcpstats.FieldBytesRetrans, uint64(me.nxt-s.seq))
+		}
 	}
 	if d == remote {
 		f.add64(tcpstats.FieldBytesReceived, uint64(min(s.bytes, end-me.nxt)))
@@ -334,11 +445,11 @@ func (f *flow) again(d int, me *side, s *segment, end uint32) {
 	if f.rtt != 0 {
 		limit = min(limit, f.rtt)
 	}
-	since, ok := me.fill(s.seq, end)
-	if ok && d == remote {
-		f.add64(tcpstats.FieldBytesReceived, uint64(s.bytes))
+	filled, since := me.fill(s.seq, end)
+	if d == remote {
+		f.add64(tcpstats.FieldBytesReceived, uint64(min(filled, s.bytes)))
 	}
-	if ok && s.now-since <= limit {
+	if filled > 0 && s.now-since <= limit {
 		f.add32(reorderOf[d], 1)
 		return
 	}
@@ -366,34 +477,44 @@ func (m *side) gap(from, to uint32, now int64) {
 	m.holes[oldest] = hole{from, to, max(now, 1)}
 }
 
-// fill takes what lies from from to to out of the gap that it lies in. ok is false when
-// it lies in none.
-func (m *side) fill(from, to uint32) (since int64, ok bool) {
+// fill takes what lies from from to to out of the gaps that it lies in. It returns how much
+// that is, and since when the oldest of them is there.
+func (m *side) fill(from, to uint32) (filled uint32, since int64) {
 	for i := range m.holes {
-		h := &m.holes[i]
-		if h.since == 0 || after(h.from, from) || after(to, h.to) {
+		h := m.holes[i]
+		lo, hi := h.from, h.to
+		if after(from, lo) {
+			lo = from
+		}
+		if after(hi, to) {
+			hi = to
+		}
+		if h.since == 0 || !after(hi, lo) {
 			continue
 		}
-		since = h.since
-		switch rest := *h; {
-		case h.from == from && h.to == to:
-			h.since = 0
-		case h.from == from:
-			h.from = to
-		default:
-			h.to = from
-			if rest.to != to {
-				m.gap(to, rest.to, since)
-			}
+		if filled == 0 || h.since < since {
+			since = h.since
 		}
-		return since, true
+		filled += hi - lo
+		left, right := lo != h.from, hi != h.to
+		switch {
+		case left && right:
+			m.holes[i].to = lo
+			m.gap(hi, h.to, h.since)
+		case left:
+			m.holes[i].to = lo
+		case right:
+			m.holes[i].from = hi
+		default:
+			m.holes[i].since = 0
+		}
 	}
-	return 0, false
+	return filled, since
 }
 
 // ack takes an acknowledgement of an end in: what it says of the other one.
 func (f *flow) ack(d int, me, other *side, s *segment) {
-	if !f.established && other.seen && f.fits(me, other, s) {
+	if !f.established && s.flags&frame.TCPRST == 0 && f.proves(me, other, s) {
 		f.established = true
 	}
 	// The third segment of the handshake.
@@ -406,7 +527,11 @@ func (f *flow) ack(d int, me, other *side, s *segment) {
 	if other.seen && fresh && !after(s.ack, other.nxt) {
 		if d == remote {
 			if f.side[local].acked {
-				f.add64(tcpstats.FieldBytesAcked, uint64(s.ack-other.una))
+				n := s.ack - other.una
+				if other.fin && s.ack == other.finSeq {
+					n--
+				}
+				f.add64(tcpstats.FieldBytesAcked, uint64(n))
 			}
 			f.set32(tcpstats.FieldSndUna, s.ack)
 			f.have(tcpstats.FieldBytesAcked)
@@ -421,14 +546,13 @@ func (f *flow) ack(d int, me, other *side, s *segment) {
 		s.window == me.window && other.acked && after(other.nxt, s.ack) {
 		f.add32(tcpstats.FieldDupAcks, 1)
 	}
-	if fresh {
-		me.lastAck = s.ack
-		me.ackedAny = true
+	if fresh && !(other.seen && after(s.ack, other.nxt)) || !f.established {
+		me.lastAck, me.ackedAny = s.ack, true
 	}
 }
 
-// fits tells whether an acknowledgement can be one of what the other end sent.
-func (f *flow) fits(me, other *side, s *segment) bool {
+// proves tells whether an acknowledgement shows that both ends are there.
+func (f *flow) proves(me, other *side, s *segment) bool {
 	if other.syn {
 		if s.flags&frame.TCPSYN != 0 {
 			return false // the answer to a SYN: the first end may not exist
@@ -437,7 +561,7 @@ func (f *flow) fits(me, other *side, s *segment) bool {
 	}
 	// The handshake was not seen: both ends must know what the other one sends.
 	diff := int32(s.ack - other.nxt)
-	return me.seen && diff <= 0 && diff > -fitBytes && other.ackedAny && int32(other.lastAck-me.nxt) <= 0 && int32(other.lastAck-me.nxt) > -fitBytes
+	return me.seen && other.seen && diff <= 0 && diff > -fitBytes && other.ackedAny && int32(other.lastAck-me.nxt) <= 0 && int32(other.lastAck-me.nxt) > -fitBytes
 }
 
 // window takes the window in that an end offers.
@@ -470,29 +594,29 @@ func (f *flow) window(d int, me *side, s *segment) {
 // state says what the local end's state is, as far as the segments show it.
 func (f *flow) state() {
 	l, r := &f.side[local], &f.side[remote]
-	finAcked := func(m *side) bool { return m.fin && m.acked && !after(m.finSeq, m.una) }
+	acked := l.fin && l.acked && !after(l.finSeq, l.una)
 	s := tcpstats.Established
 	switch {
 	case f.reset:
 		s = tcpstats.Closed
-	case l.fin && r.fin && finAcked(l) && finAcked(r):
+	case l.fin && f.active && acked && r.fin:
 		s = tcpstats.TimeWait
-	case l.fin && r.fin && finAcked(l):
-		s = tcpstats.TimeWait
-	case l.fin && r.fin && finAcked(r):
-		s = tcpstats.LastAck
-	case l.fin && r.fin:
-		s = tcpstats.Closing
-	case l.fin && finAcked(l):
+	case l.fin && f.active && acked:
 		s = tcpstats.FinWait2
-	case l.fin:
+	case l.fin && f.active && r.fin:
+		s = tcpstats.Closing
+	case l.fin && f.active:
 		s = tcpstats.FinWait1
+	case l.fin && acked:
+		s = tcpstats.Closed
+	case l.fin:
+		s = tcpstats.LastAck
 	case r.fin:
 		s = tcpstats.CloseWait
 	case f.established:
-	case l.syn && !r.syn:
+	case f.opener == local:
 		s = tcpstats.SynSent
-	case r.syn && !f.established:
+	case f.opener == remote:
 		s = tcpstats.SynReceived
 	}
 	f.ends.State = s

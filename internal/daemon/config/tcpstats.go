@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -217,10 +218,19 @@ func (c Config) checkTCPStats(bad func(path []string, format string, args ...any
 	}
 	for _, name := range names {
 		at := []string{"tcpstats", "profiles", name}
-		if err := serve.CheckProfileName(name); err != nil {
+		if err := CheckProfileName(name); err != nil {
 			bad(at, "%v", err)
 		} else if _, err := tcpstats.Parse(t.Profiles[name]); err != nil {
 			bad(at, "%v", err)
 		}
 	}
+}
+
+// CheckProfileName tells what is wrong with the name of a profile.
+func CheckProfileName(name string) error {
+	var r *serve.Refusal
+	if errors.As(serve.CheckProfileName(name), &r) {
+		return errors.New(r.Reason) // whose code is for programs
+	}
+	return nil
 }

@@ -224,28 +224,38 @@ func (r *Record) SetText(f Field, s string) {
 func (r *Record) Append(b []byte, want Groups, as Format) []byte {
 	groups := r.Groups() & want
 	at := len(b)
-	b = append(b, r.b[:headerSize]...)
-	have := groups
 	if as == Full {
-		have = AllGroups
-	}
-	for have != 0 { // runs of blocks that lie side by side
-		first := bits.TrailingZeros16(uint16(have))
-		end := first + bits.TrailingZeros16(^uint16(have>>first))
-		b = append(b, r.b[blockAt[first]:blockAt[end]]...)
-		have &^= Groups(1)<<end - 1
-	}
-	h := b[at:]
-	if as == Full {
-		for rest := AllGroups &^ groups; rest != 0; rest &= rest - 1 {
-			g := bits.TrailingZeros16(uint16(rest))
-			clear(h[blockAt[g]:blockAt[g+1]])
+		b = append(b, r.b[:]...)
+		for rest := AllGroups &^ groups; rest != 0; {
+			first, end := run(rest)
+			clear(b[at+blockAt[first] : at+blockAt[end]])
+			rest &^= 1<<end - 1
+		}
+	} else {
+		// The header and the first block lie side by side too.
+		first, end := run(groups)
+		if first != 0 {
+			b = append(b, r.b[:headerSize]...)
+			end = 0
+		} else {
+			b = append(b, r.b[:blockAt[end]]...)
+		}
+		for rest := groups &^ (1<<end - 1); rest != 0; rest &^= 1<<end - 1 {
+			first, end = run(rest)
+			b = append(b, r.b[blockAt[first]:blockAt[end]]...)
 		}
 	}
+	h := b[at:]
 	binary.LittleEndian.PutUint16(h[hdrSize:], uint16(len(h)))
 	h[hdrFormat] = byte(as)
 	binary.LittleEndian.PutUint16(h[hdrGroups:], uint16(groups))
 	return b
+}
+
+// run is the first of the groups, and the group behind those that follow it without a gap.
+func run(g Groups) (first, end int) {
+	first = bits.TrailingZeros16(uint16(g))
+	return first, first + bits.TrailingZeros16(^(uint16(g) >> first))
 }
 
 // Errors of Decode.

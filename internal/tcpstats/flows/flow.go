@@ -64,16 +64,28 @@ type side struct {
 	holes [holes]hole
 }
 
-// flow is one flow. It is in a part and under its lock.
+// flow is one flow: its parts are in arrays of their own, so that a reader loads only what
+// it needs. It is under the lock of its part of the table.
 type flow struct {
-	ends  tcpstats.Ends
-	live  bool
+	*state
+	head   *head
+	ends   *tcpstats.Ends
+	record *tcpstats.Record
+}
+
+// head is what a reader looks at first.
+type head struct {
+	born uint64 // generation in which the flow was begun
+	port uint8
+}
+
+// state is what a flow is made of beside its record.
+type state struct {
 	reset bool
 	key   key
 	hash  uint64
-	born  uint64 // generation in which it was begun
-	last  int64  // when a segment was seen
-	place int32  // in the ring, -1: not in the ring
+	last  int64 // when a segment was seen
+	place int32 // in the ring, -1: not in the ring
 	side  [2]side
 
 	opener      int8    // who sent the SYN, -1: not seen
@@ -82,31 +94,29 @@ type flow struct {
 	active      bool    // the local end closed before it had the other one's FIN
 	rtt         int64   // ns, between here and the remote end; 0: not measured
 	knock       segment // a SYN that does not fit an established flow
-
-	record tcpstats.Record
 }
 
 // begin makes the flow new, of its first segment.
-func (f *flow) begin(head *frame.Packet, s *segment, gen uint64) {
-	hash, k := f.hash, f.key
-	*f = flow{live: true, hash: hash, key: k, place: f.place, opener: -1, born: gen, last: s.now}
-	f.ends.Family = tcpstats.FamilyIPv4
+func (f flow) begin(p *frame.Packet, s *segment, gen uint64) {
+	k := f.key
+	*f.state = state{hash: f.hash, key: k, place: f.place, opener: -1, last: s.now}
+	*f.head = head{born: gen, port: k.port}
+	e, r := f.ends, f.record
+	*e = tcpstats.Ends{Family: tcpstats.FamilyIPv4}
 	family := uint64(tcpstats.IPv4)
-	srcHi, srcLo := head.SrcWords()
-	dstHi, dstLo := head.DstWords()
-	if head.Have&frame.HaveIPv6 != 0 {
-		f.ends.Family, family = tcpstats.FamilyIPv6, uint64(tcpstats.IPv6)
+	srcHi, srcLo := p.SrcWords()
+	dstHi, dstLo := p.DstWords()
+	if p.Have&frame.HaveIPv6 != 0 {
+		e.Family, family = tcpstats.FamilyIPv6, uint64(tcpstats.IPv6)
 	} else {
 		srcLo, dstLo = srcLo|tcpstats.MappedWord, dstLo|tcpstats.MappedWord
 	}
-	e := &f.ends
-	e.LocalHi, e.LocalLo, e.LocalPort = srcHi, srcLo, head.SrcPort
-	e.RemoteHi, e.RemoteLo, e.RemotePort = dstHi, dstLo, head.DstPort
+	e.LocalHi, e.LocalLo, e.LocalPort = srcHi, srcLo, p.SrcPort
+	e.RemoteHi, e.RemoteLo, e.RemotePort = dstHi, dstLo, p.DstPort
 	if !s.out {
-		e.LocalHi, e.LocalLo, e.LocalPort = dstHi, dstLo, head.DstPort
-		e.RemoteHi, e.RemoteLo, e.RemotePort = srcHi, srcLo, head.SrcPort
+		e.LocalHi, e.LocalLo, e.LocalPort = dstHi, dstLo, p.DstPort
+		e.RemoteHi, e.RemoteLo, e.RemotePort = srcHi, srcLo, p.SrcPort
 	}
-	r := &f.record
 	r.Reset(tcpstats.Flow)
 	r.Put8(tcpstats.FieldFamily, uint8(family))
 	r.Put8(tcpstats.FieldPort, k.port)
@@ -114,11 +124,11 @@ func (f *flow) begin(head *frame.Packet, s *segment, gen uint64) {
 	r.Put16(tcpstats.FieldRemotePort, e.RemotePort)
 	r.PutAddr(tcpstats.FieldLocalAddr, e.LocalHi, e.LocalLo)
 	r.PutAddr(tcpstats.FieldRemoteAddr, e.RemoteHi, e.RemoteLo)
-	r.Put64(tcpstats.FieldCookie, hash^uint64(s.now))
+	r.Put64(tcpstats.FieldCookie, f.hash^uint64(s.now))
 	identity := tcpstats.FieldFamily.Bit() | tcpstats.FieldState.Bit() | tcpstats.FieldPort.Bit() | tcpstats.FieldLocalPort.Bit() | tcpstats.FieldRemotePort.Bit() |
 		tcpstats.FieldLocalAddr.Bit() | tcpstats.FieldRemoteAddr.Bit() | tcpstats.FieldCookie.Bit()
-	if head.VLANs > 0 {
-		r.Put16(tcpstats.FieldVLAN, head.VLAN[0])
+	if p.VLANs > 0 {
+		r.Put16(tcpstats.FieldVLAN, p.VLAN[0])
 		identity |= tcpstats.FieldVLAN.Bit()
 	}
 	if s.flags&frame.TCPSYN != 0 {
@@ -154,7 +164,7 @@ const (
 // judge tells what a segment is to the flow. Anybody can send a frame with the addresses
 // and ports of a flow: to an established one its numbers must fit. A SYN that does not fit
 // is kept, for the other end may have forgotten the flow and answer it.
-func (f *flow) judge(s *segment) verdict {
+func (f flow) judge(s *segment) verdict {
 	d := direction(s)
 	me, other := &f.side[d], &f.side[1-d]
 	switch s.flags & (frame.TCPSYN | frame.TCPACK | frame.TCPRST) {
@@ -215,7 +225,7 @@ func (f *flow) judge(s *segment) verdict {
 
 // judgeReset is judge of a reset. That of an end of which nothing was seen names what the
 // other one said.
-func (f *flow) judgeReset(me, other *side, s *segment) verdict {
+func (f flow) judgeReset(me, other *side, s *segment) verdict {
 	ok := false
 	switch {
 	case me.seen:
@@ -237,7 +247,7 @@ func (f *flow) judgeReset(me, other *side, s *segment) verdict {
 
 // reach is how far an end may send ahead of what it is known to have sent, or repeat: what
 // the other one offered, and fitBytes at least.
-func (f *flow) reach(other *side) int32 {
+func (f flow) reach(other *side) int32 {
 	window := other.window
 	if f.side[local].scales && f.side[remote].scales {
 		window <<= other.wscale
@@ -253,37 +263,37 @@ func direction(s *segment) int {
 }
 
 // closed tells that the flow has ended.
-func (f *flow) closed() bool {
+func (f flow) closed() bool {
 	return f.reset || f.side[local].fin && f.side[remote].fin
 }
 
 // have adds to what is there of a group.
-func (f *flow) have(field tcpstats.Field) {
+func (f flow) have(field tcpstats.Field) {
 	g := field.Group()
 	if h := f.record.Have(g); h&field.Bit() == 0 {
 		f.record.Mark(g, h|field.Bit())
 	}
 }
 
-func (f *flow) set32(field tcpstats.Field, v uint32) {
+func (f flow) set32(field tcpstats.Field, v uint32) {
 	f.record.Put32(field, v)
 	f.have(field)
 }
 
-func (f *flow) add32(field tcpstats.Field, n uint32) {
+func (f flow) add32(field tcpstats.Field, n uint32) {
 	v := f.record.Get32(field)
 	f.record.Put32(field, v+min(n, math.MaxUint32-v))
 }
 
-func (f *flow) add64(field tcpstats.Field, n uint64) { f.record.Put64(field, f.record.Get64(field)+n) }
+func (f flow) add64(field tcpstats.Field, n uint64) { f.record.Put64(field, f.record.Get64(field)+n) }
 
 // segment takes one segment in.
-func (f *flow) segment(s *segment) {
+func (f flow) segment(s *segment) {
 	d := direction(s)
 	me, other := &f.side[d], &f.side[1-d]
 	s.now = max(s.now, f.last) // shards have clocks of their own
 	f.last = s.now
-	r := &f.record
+	r := f.record
 	r.Put64(tcpstats.FieldLastSeen, uint64(s.now))
 	if s.out {
 		f.add64(tcpstats.FieldSegsOut, 1)
@@ -308,11 +318,11 @@ func (f *flow) segment(s *segment) {
 		f.reset = true
 	}
 	me.seen = true
-	f.state()
+	f.settle()
 }
 
 // syn takes a SYN in.
-func (f *flow) syn(me, other *side, s *segment) {
+func (f flow) syn(me, other *side, s *segment) {
 	if me.syn && me.isn != s.seq {
 		// Another answer to a SYN, as of a server that does not remember its first one.
 		*me = side{}
@@ -334,7 +344,7 @@ func (f *flow) syn(me, other *side, s *segment) {
 		return
 	}
 	// Both have said what they can.
-	r, options := &f.record, uint8(0)
+	r, options := f.record, uint8(0)
 	if me.time && other.time {
 		options |= tcpstats.OptionTimestamps
 	}
@@ -355,7 +365,7 @@ func (f *flow) syn(me, other *side, s *segment) {
 
 // handshake notes a round trip of the handshake between here and one end. A beginning of
 // 0 is not known.
-func (f *flow) handshake(toRemote bool, began, now int64) {
+func (f flow) handshake(toRemote bool, began, now int64) {
 	if began == 0 || now < began {
 		return
 	}
@@ -369,7 +379,7 @@ func (f *flow) handshake(toRemote bool, began, now int64) {
 }
 
 // sample takes a round trip between here and the remote end, in nanoseconds.
-func (f *flow) sample(ns int64) {
+func (f flow) sample(ns int64) {
 	us := uint32(min(ns/1000, math.MaxUint32))
 	if f.rtt == 0 {
 		f.rtt = max(ns, 1)
@@ -392,7 +402,7 @@ var (
 )
 
 // payload takes in what a segment has of the sequence space.
-func (f *flow) payload(d int, me *side, s *segment) {
+func (f flow) payload(d int, me *side, s *segment) {
 	n := s.length()
 	end := s.seq + n
 	if !me.seen {
@@ -440,7 +450,7 @@ func (f *flow) payload(d int, me *side, s *segment) {
 
 // again takes in a segment that ends before what was seen: it was sent again, or comes out
 // of order.
-func (f *flow) again(d int, me *side, s *segment, end uint32) {
+func (f flow) again(d int, me *side, s *segment, end uint32) {
 	limit := int64(reorderLimit)
 	if f.rtt != 0 {
 		limit = min(limit, f.rtt)
@@ -513,7 +523,7 @@ func (m *side) fill(from, to uint32) (filled uint32, since int64) {
 }
 
 // ack takes an acknowledgement of an end in: what it says of the other one.
-func (f *flow) ack(d int, me, other *side, s *segment) {
+func (f flow) ack(d int, me, other *side, s *segment) {
 	if !f.established && s.flags&frame.TCPRST == 0 && f.proves(me, other, s) {
 		f.established = true
 	}
@@ -552,7 +562,7 @@ func (f *flow) ack(d int, me, other *side, s *segment) {
 }
 
 // proves tells whether an acknowledgement shows that both ends are there.
-func (f *flow) proves(me, other *side, s *segment) bool {
+func (f flow) proves(me, other *side, s *segment) bool {
 	if other.syn {
 		if s.flags&frame.TCPSYN != 0 {
 			return false // the answer to a SYN: the first end may not exist
@@ -565,7 +575,7 @@ func (f *flow) proves(me, other *side, s *segment) bool {
 }
 
 // window takes the window in that an end offers.
-func (f *flow) window(d int, me *side, s *segment) {
+func (f flow) window(d int, me *side, s *segment) {
 	if s.flags&frame.TCPRST != 0 {
 		return
 	}
@@ -591,8 +601,8 @@ func (f *flow) window(d int, me *side, s *segment) {
 	}
 }
 
-// state says what the local end's state is, as far as the segments show it.
-func (f *flow) state() {
+// settle says what the local end's state is, as far as the segments show it.
+func (f flow) settle() {
 	l, r := &f.side[local], &f.side[remote]
 	acked := l.fin && l.acked && !after(l.finSeq, l.una)
 	s := tcpstats.Established

@@ -105,14 +105,21 @@ type part struct {
 	mu    sync.Mutex
 	index []uint32 // by hash, linear probing: number of a slot and 1, 0 free
 	mask  uint64
-	slots []flow   // a flow stays where it was begun
 	used  []uint64 // a bit for each slot with a flow
+	slots int
 	ring  []uint32 // slots of the half-open flows
 	next  int      // of the ring: the oldest, which makes room
 	free  []uint32 // slots that are not in the ring and have no flow
 	hand  int      // where the search for a flow that has ended goes on
 	stats Stats
-	_     [64]byte // the next part's lock is in another cache line
+
+	// Of each slot. A flow stays where it was begun.
+	heads   []head
+	ends    []tcpstats.Ends
+	states  []state
+	records []tcpstats.Record
+
+	_ [64]byte // the next part's lock is in another cache line
 }
 
 // New makes a table.
@@ -134,13 +141,15 @@ func New(cfg Config) *Table {
 	for i := range t.part {
 		p := &t.part[i]
 		p.index, p.mask = make([]uint32, buckets), uint64(buckets-1)
-		p.slots, p.used = make([]flow, open+share), make([]uint64, (open+share+63)/64)
+		p.slots, p.used = open+share, make([]uint64, (open+share+63)/64)
+		p.heads, p.ends = make([]head, p.slots), make([]tcpstats.Ends, p.slots)
+		p.states, p.records = make([]state, p.slots), make([]tcpstats.Record, p.slots)
 		p.ring, p.free = make([]uint32, open), make([]uint32, share)
 		for slot := range p.ring {
 			p.ring[slot] = uint32(slot)
 		}
 		for i := range p.free {
-			p.free[i] = uint32(len(p.slots) - 1 - i)
+			p.free[i] = uint32(p.slots - 1 - i)
 		}
 	}
 	return t
@@ -204,7 +213,7 @@ func (t *Table) observe(p *part, h uint64, k *key, head *frame.Packet, s *segmen
 	slot, ok := p.find(h, k)
 	var syn segment // that began another flow between the same ends
 	if ok {
-		switch f := &p.slots[slot]; f.judge(s) {
+		switch f := p.at(slot); f.judge(s) {
 		case fits:
 		case strays:
 			p.stats.Strays++
@@ -224,7 +233,7 @@ func (t *Table) observe(p *part, h uint64, k *key, head *frame.Packet, s *segmen
 			return
 		}
 		slot = p.begin(t, h, k)
-		f := &p.slots[slot]
+		f := p.at(slot)
 		f.begin(head, s, t.gen.Load())
 		if syn.flags != 0 {
 			f.last = syn.now
@@ -233,7 +242,7 @@ func (t *Table) observe(p *part, h uint64, k *key, head *frame.Packet, s *segmen
 			p.stats.Segments++
 		}
 	}
-	f := &p.slots[slot]
+	f := p.at(slot)
 	p.stats.Segments++
 	f.segment(s)
 	if f.place >= 0 && f.established {
@@ -241,11 +250,19 @@ func (t *Table) observe(p *part, h uint64, k *key, head *frame.Packet, s *segmen
 	}
 }
 
+// at is the flow in a slot.
+func (p *part) at(slot int) flow {
+	return flow{&p.states[slot], &p.heads[slot], &p.ends[slot], &p.records[slot]}
+}
+
+// has tells whether a slot has a flow.
+func (p *part) has(slot int) bool { return p.used[slot/64]>>(slot%64)&1 != 0 }
+
 // find looks a flow up.
 func (p *part) find(h uint64, k *key) (slot int, ok bool) {
 	for i := h & p.mask; p.index[i] != 0; i = (i + 1) & p.mask {
 		s := int(p.index[i] - 1)
-		if f := &p.slots[s]; f.hash == h && f.key == *k {
+		if f := &p.states[s]; f.hash == h && f.key == *k {
 			return s, true
 		}
 	}
@@ -268,7 +285,7 @@ func (p *part) take(h uint64, slot int) {
 		i = (i + 1) & p.mask
 	}
 	for j := (i + 1) & p.mask; p.index[j] != 0; j = (j + 1) & p.mask {
-		home := p.slots[p.index[j]-1].hash & p.mask
+		home := p.states[p.index[j]-1].hash & p.mask
 		if (j-home)&p.mask >= (j-i)&p.mask { // what is at j may stand at i
 			p.index[i] = p.index[j]
 			i = j
@@ -281,12 +298,12 @@ func (p *part) take(h uint64, slot int) {
 func (p *part) begin(t *Table, h uint64, k *key) int {
 	place, slot := p.next, int(p.ring[p.next])
 	p.next = (p.next + 1) % len(p.ring)
-	f := &p.slots[slot]
-	if f.live {
+	f := p.at(slot)
+	if p.has(slot) {
 		p.stats.Pushed++
 		p.remove(t, slot)
 	}
-	f.live, f.hash, f.key, f.place = true, h, *k, int32(place)
+	f.hash, f.key, f.place = h, *k, int32(place)
 	p.used[slot/64] |= 1 << (slot % 64)
 	p.put(h, slot)
 	p.stats.HalfOpen++
@@ -296,9 +313,8 @@ func (p *part) begin(t *Table, h uint64, k *key) int {
 
 // remove forgets a flow.
 func (p *part) remove(t *Table, slot int) {
-	f := &p.slots[slot]
+	f := p.at(slot)
 	p.take(f.hash, slot)
-	f.live = false
 	p.used[slot/64] &^= 1 << (slot % 64)
 	if f.place >= 0 { // its slot stays in the ring
 		p.stats.HalfOpen--
@@ -312,7 +328,7 @@ func (p *part) remove(t *Table, slot int) {
 // promote takes a flow out of the ring when there is room elsewhere. It stays in its slot,
 // so that a reader comes by it once; the ring gets a free one.
 func (p *part) promote(t *Table, slot int) {
-	f := &p.slots[slot]
+	f := p.at(slot)
 	if !p.room(t) {
 		if !f.refused {
 			f.refused = true
@@ -337,8 +353,8 @@ func (p *part) room(t *Table) bool {
 			}
 			t.flows.Add(-1)
 		}
-		p.hand = (p.hand + 1) % len(p.slots)
-		if f := &p.slots[p.hand]; f.live && f.place < 0 && f.closed() {
+		p.hand = (p.hand + 1) % p.slots
+		if f := p.at(p.hand); p.has(p.hand) && f.place < 0 && f.closed() {
 			p.remove(t, p.hand)
 			p.stats.Expired++
 		}
@@ -349,20 +365,20 @@ func (p *part) room(t *Table) bool {
 // nextUsed is the next slot with a flow, from one on, and whether there is one. It looks
 // at wordRun words at most; slot is where to go on.
 func (p *part) nextUsed(from int, words *int) (slot int, ok bool) {
-	for ; from < len(p.slots) && *words > 0; *words-- {
+	for ; from < p.slots && *words > 0; *words-- {
 		if w := p.used[from/64] >> (from % 64); w != 0 {
 			return from + bits.TrailingZeros64(w), true
 		}
 		from = from&^63 + 64
 	}
-	return min(from, len(p.slots)), false
+	return min(from, p.slots), false
 }
 
 // Sweep forgets what is idle or has ended. Call it every second or so.
 func (t *Table) Sweep(now int64) {
 	for i := range t.part {
 		p := &t.part[i]
-		for from := 0; from < len(p.slots); {
+		for from := 0; from < p.slots; {
 			p.mu.Lock()
 			words := wordRun
 			for range lockRun {
@@ -372,7 +388,7 @@ func (t *Table) Sweep(now int64) {
 					break
 				}
 				from++
-				if f := &p.slots[slot]; now-f.last > int64(t.patience(f)) {
+				if f := p.at(slot); now-f.last > int64(t.patience(f)) {
 					p.remove(t, slot)
 					p.stats.Expired++
 				}
@@ -383,7 +399,7 @@ func (t *Table) Sweep(now int64) {
 }
 
 // patience is how long a flow may be without a segment.
-func (t *Table) patience(f *flow) time.Duration {
+func (t *Table) patience(f flow) time.Duration {
 	switch {
 	case f.closed():
 		return min(closedIdle, t.cfg.Idle)
@@ -439,13 +455,13 @@ func (c *cursor) Next(ctx context.Context, b []byte) (out []byte, records int, e
 				break
 			}
 			c.slot++
-			f := &p.slots[slot]
-			if f.born >= c.gen {
+			head := &p.heads[slot]
+			if head.born >= c.gen {
 				continue
 			}
 			c.walked.Visited++
-			why := c.matcher.Ask(&f.ends)
-			if why == tcpstats.Match && c.via != 0 && c.via != tcpstats.ViaAny && c.via != f.key.port+1 {
+			why := c.matcher.Ask(&p.ends[slot])
+			if why == tcpstats.Match && c.via != 0 && c.via != head.port+1 {
 				why = tcpstats.SkipVia
 			}
 			if tracing {
@@ -455,11 +471,11 @@ func (c *cursor) Next(ctx context.Context, b []byte) (out []byte, records int, e
 				c.walked.Skipped[why]++
 				continue
 			}
-			b = f.record.Append(b, c.fields, c.format)
+			b = p.records[slot].Append(b, c.fields, c.format)
 			c.walked.Appended++
 		}
 		p.mu.Unlock()
-		if c.slot == len(p.slots) {
+		if c.slot == p.slots {
 			c.part, c.slot = c.part+1, 0
 		}
 	}

@@ -77,6 +77,7 @@ var rules = map[string][]string{
 	"internal/tcpstats":          layouts,
 	"internal/tcpstats/inetdiag": append([]string{"internal/tcpstats", "internal/sys", sysUnix}, layouts...),
 	"internal/tcpstats/flows":    append([]string{"internal/tcpstats"}, layouts...),
+	"internal/tcpstats/tcpload":  {"internal/netlab", sysUnix},
 	"internal/tcpstats/serve":    {"internal/tcpstats", "internal/sys"},
 	"internal/tcpstats/client":   {"internal/tcpstats"},
 	"divert/proto":               {},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 )
 
 // Version is that of records.
@@ -133,6 +134,40 @@ func (r *Record) Mark(g Groups, have uint32) {
 	binary.LittleEndian.PutUint16(r.b[hdrGroups:], uint16(groups))
 }
 
+// PutHave is Mark without what Groups tells: a source that fills many groups says that once,
+// by PutGroups.
+func (r *Record) PutHave(g Groups, have uint32) {
+	binary.LittleEndian.PutUint32(r.b[g.block():], have)
+}
+
+// PutGroups says which groups have a field, according to what PutHave said.
+func (r *Record) PutGroups(g Groups) { binary.LittleEndian.PutUint16(r.b[hdrGroups:], uint16(g)) }
+
+// block is where the block of a single group begins. For a constant it is one.
+func (g Groups) block() int {
+	switch g {
+	case GroupState:
+		return statesAt
+	case GroupCongestion:
+		return congestionAt
+	case GroupRTT:
+		return rttAt
+	case GroupSequences:
+		return sequencesAt
+	case GroupCounters:
+		return countersAt
+	case GroupTimers:
+		return timersAt
+	case GroupBuffers:
+		return buffersAt
+	case GroupECN:
+		return ecnAt
+	case GroupNames:
+		return namesAt
+	}
+	return identityAt
+}
+
 // Groups are those that have a field.
 func (r *Record) Groups() Groups { return Groups(binary.LittleEndian.Uint16(r.b[hdrGroups:])) }
 
@@ -223,39 +258,41 @@ func (r *Record) SetText(f Field, s string) {
 // format the other blocks are there without a field.
 func (r *Record) Append(b []byte, want Groups, as Format) []byte {
 	groups := r.Groups() & want
-	at := len(b)
 	if as == Full {
-		b = append(b, r.b[:]...)
-		for rest := AllGroups &^ groups; rest != 0; {
-			first, end := run(rest)
-			clear(b[at+blockAt[first] : at+blockAt[end]])
-			rest &^= 1<<end - 1
-		}
-	} else {
-		// The header and the first block lie side by side too.
-		first, end := run(groups)
-		if first != 0 {
-			b = append(b, r.b[:headerSize]...)
-			end = 0
-		} else {
-			b = append(b, r.b[:blockAt[end]]...)
-		}
-		for rest := groups &^ (1<<end - 1); rest != 0; rest &^= 1<<end - 1 {
-			first, end = run(rest)
-			b = append(b, r.b[blockAt[first]:blockAt[end]]...)
-		}
+		return r.appendFull(b, groups)
 	}
-	h := b[at:]
-	binary.LittleEndian.PutUint16(h[hdrSize:], uint16(len(h)))
-	h[hdrFormat] = byte(as)
-	binary.LittleEndian.PutUint16(h[hdrGroups:], uint16(groups))
-	return b
+	at := len(b)
+	if cap(b)-at < FullSize {
+		b = slices.Grow(b, FullSize)
+	}
+	out := b[at : at+FullSize]
+	n := headerSize
+	for left := uint(groups); left != 0; { // runs of blocks that lie side by side
+		first := bits.TrailingZeros(left)
+		end := first + bits.TrailingZeros(^(left >> first))
+		n += copy(out[n:], r.b[blockAt[first]:blockAt[end]])
+		left &= ^uint(0) << end
+	}
+	putHeader(out, n, Compact, groups, r.Source())
+	return b[:at+n]
 }
 
-// run is the first of the groups, and the group behind those that follow it without a gap.
-func run(g Groups) (first, end int) {
-	first = bits.TrailingZeros16(uint16(g))
-	return first, first + bits.TrailingZeros16(^(uint16(g) >> first))
+// putHeader writes a record's header.
+func putHeader(b []byte, size int, as Format, groups Groups, from SourceKind) {
+	binary.LittleEndian.PutUint64(b, uint64(size)<<(8*hdrSize)|Version<<(8*hdrVersion)|uint64(as)<<(8*hdrFormat)|uint64(groups)<<(8*hdrGroups)|uint64(from)<<(8*hdrSource))
+}
+
+// appendFull appends the record in the full format, the blocks of other groups empty.
+func (r *Record) appendFull(b []byte, groups Groups) []byte {
+	at := len(b)
+	b = append(b, r.b[:]...)
+	out := b[at:]
+	for rest := AllGroups &^ groups; rest != 0; rest &= rest - 1 {
+		g := bits.TrailingZeros16(uint16(rest))
+		clear(out[blockAt[g]:blockAt[g+1]])
+	}
+	putHeader(out, FullSize, Full, groups, r.Source())
+	return b
 }
 
 // Errors of Decode.

@@ -1,6 +1,7 @@
 package inetdiag
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"oxpd/internal/tcpstats"
@@ -8,12 +9,17 @@ import (
 
 // socket is one message of a reply: slices into the datagram.
 type socket struct {
-	diag             *[diagSize]byte
-	info, cong, mem  []byte // attributes, nil when they are absent
-	ulp              []byte // name, nil likewise
-	mark             uint32
-	hasMark, already bool // the attributes have been looked for
-	state            tcpstats.State
+	diag            *[diagSize]byte
+	info, cong, mem []byte // attributes, nil when they are absent
+	ulp             []byte // name, nil likewise
+	mark            uint32
+	hasMark         bool
+	state           tcpstats.State
+	shape           shape // of the message before
+
+	algorithm, protocol label // of the record, which is that of the socket before
+
+	room [infoMost]byte // for the tcp_info of a kernel that has less
 }
 
 // ends reads what a filter looks at; ok is false for a message that is not understood.
@@ -44,30 +50,92 @@ func (s *socket) ends(e *tcpstats.Ends) bool {
 	return true
 }
 
-// attributes finds what a record may need behind the fixed part of a message.
-func (s *socket) attributes(b []byte) {
-	s.info, s.cong, s.mem, s.ulp, s.hasMark = nil, nil, nil, nil, false
-	for len(b) >= attrHeader {
-		size := int(binary.NativeEndian.Uint16(b))
-		if size < attrHeader || size > len(b) {
-			return
+// maxShape is how many attributes are remembered of a message. Linux 6.18 has eleven.
+const maxShape = 16
+
+// shape is where the attributes of a message are: those of most messages of a dump are at
+// the same places. To compare a few headers, all at once, is three times as fast as to go
+// from one to the next.
+type shape struct {
+	bytes int // of all attributes; 0: none is remembered
+	n     int
+	heads [maxShape]struct {
+		at   int
+		head uint32
+	}
+	info, cong, mem, ulp, mark span
+}
+
+// span is where an attribute's value is; to is 0 when it is absent.
+type span struct{ from, to int }
+
+func (s span) of(b []byte) []byte {
+	if s.to == 0 {
+		return nil
+	}
+	return b[s.from:s.to]
+}
+
+// fits tells whether the attributes of another message are at the same places.
+func (p *shape) fits(b []byte) bool {
+	if len(b) != p.bytes || p.n == 0 {
+		return false
+	}
+	differ := uint32(0)
+	for i := range p.heads[:p.n] {
+		h := &p.heads[i]
+		differ |= binary.NativeEndian.Uint32(b[h.at:]) ^ h.head
+	}
+	return differ == 0
+}
+
+// learn finds the attributes. What is malformed ends them.
+func (p *shape) learn(b []byte) {
+	*p = shape{bytes: len(b)}
+	for at := 0; len(b)-at >= attrHeader; {
+		size := int(binary.NativeEndian.Uint16(b[at:]))
+		if size < attrHeader || size > len(b)-at {
+			break
 		}
-		body := b[attrHeader:size]
-		switch binary.NativeEndian.Uint16(b[attrType:]) & attrMask {
+		if p.n < maxShape {
+			p.heads[p.n].at, p.heads[p.n].head = at, binary.NativeEndian.Uint32(b[at:])
+		}
+		p.n++
+		value := span{at + attrHeader, at + size}
+		switch binary.NativeEndian.Uint16(b[at+attrType:]) & attrMask {
 		case attrInfo:
-			s.info = body
+			p.info = value
 		case attrCong:
-			s.cong = body
+			p.cong = value
 		case attrSKMemInfo:
-			s.mem = body
+			p.mem = value
 		case attrMark:
-			if len(body) >= 4 {
-				s.mark, s.hasMark = binary.NativeEndian.Uint32(body), true
+			if size >= attrHeader+4 {
+				p.mark = value
 			}
 		case attrULPInfo:
-			s.ulp = nested(body, ulpName)
+			p.ulp = value
 		}
-		b = b[min((size+nlAlign-1)&^(nlAlign-1), len(b)):]
+		at += (size + nlAlign - 1) &^ (nlAlign - 1)
+	}
+	if p.n > maxShape {
+		p.n = 0 // too many to compare
+	}
+}
+
+// attributes finds what a record may need behind the fixed part of a message.
+func (s *socket) attributes(b []byte) {
+	p := &s.shape
+	if !p.fits(b) {
+		p.learn(b)
+	}
+	s.info, s.cong, s.mem = p.info.of(b), p.cong.of(b), p.mem.of(b)
+	s.ulp, s.mark, s.hasMark = nil, 0, p.mark.to != 0
+	if s.hasMark {
+		s.mark = binary.NativeEndian.Uint32(p.mark.of(b))
+	}
+	if p.ulp.to != 0 {
+		s.ulp = nested(p.ulp.of(b), ulpName)
 	}
 }
 
@@ -86,12 +154,25 @@ func nested(b []byte, want uint16) []byte {
 	return nil
 }
 
+// label is a name in a record: most sockets have the same.
+type label struct {
+	text [16]byte
+	n    int
+}
+
+// put stores a name in the record, unless it is there already.
+func (l *label) put(r *tcpstats.Record, f tcpstats.Field, text []byte) {
+	if string(l.text[:l.n]) == string(text) {
+		return
+	}
+	l.n = copy(l.text[:], text)
+	r.PutText(f, l.text[:l.n])
+}
+
 // name is a text without the zero that ends it.
 func name(b []byte) []byte {
-	for i, c := range b {
-		if c == 0 {
-			return b[:i]
-		}
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		return b[:i]
 	}
 	return b
 }
@@ -115,29 +196,31 @@ var (
 		tcpstats.FieldWMemQueued.Bit() | tcpstats.FieldFwdAlloc.Bit() | tcpstats.FieldOptMem.Bit() | tcpstats.FieldBacklog.Bit() | tcpstats.FieldDrops.Bit()
 )
 
-// fill makes the record of a socket that matched: the groups that are wanted.
+// fill makes the record of a socket that matched: the groups that are wanted. r is the one
+// of the socket before: each field of a group is stored, as 0 when it is absent, which is
+// cheaper than to clear the record first.
 func (s *socket) fill(r *tcpstats.Record, e *tcpstats.Ends, want tcpstats.Groups) {
-	r.Reset(tcpstats.Host)
 	s.identity(r, e)
-	if want&tcpstats.GroupBuffers != 0 {
-		s.buffers(r)
+	groups := tcpstats.GroupIdentity
+	if want&tcpstats.GroupBuffers != 0 && s.buffers(r) {
+		groups |= tcpstats.GroupBuffers
 	}
-	if want&tcpstats.GroupNames != 0 {
-		s.names(r)
+	if want&tcpstats.GroupNames != 0 && s.names(r) {
+		groups |= tcpstats.GroupNames
 	}
-	if want&tcpstats.GroupTimers != 0 {
-		s.timers(r)
+	if want&tcpstats.GroupTimers != 0 && s.timers(r) {
+		groups |= tcpstats.GroupTimers
 	}
 	// Of a listener the kernel's tcp_info means other things, or nothing.
 	if len(s.info) == 0 || e.State == tcpstats.Listen {
+		r.PutGroups(groups)
 		return
 	}
-	var room [infoMost]byte
-	in := (*[infoMost]byte)(room[:])
+	in := &s.room
 	if len(s.info) >= infoMost {
 		in = (*[infoMost]byte)(s.info)
 	} else {
-		copy(room[:], s.info)
+		clear(in[copy(in[:], s.info):])
 	}
 	if want&tcpstats.GroupState != 0 {
 		states(r, in)
@@ -157,10 +240,14 @@ func (s *socket) fill(r *tcpstats.Record, e *tcpstats.Ends, want tcpstats.Groups
 	if want&tcpstats.GroupECN != 0 {
 		ecn(r, in)
 	}
+	r.PutGroups(groups | want&fromInfo)
 	if n := len(s.info); n < infoMost {
 		older(r, n)
 	}
 }
+
+// fromInfo are the groups that are filled from tcp_info alone.
+const fromInfo = tcpstats.GroupState | tcpstats.GroupCongestion | tcpstats.GroupRTT | tcpstats.GroupSequences | tcpstats.GroupCounters | tcpstats.GroupECN
 
 func u32(b *[infoMost]byte, at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
 func u64(b *[infoMost]byte, at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
@@ -185,27 +272,32 @@ func (s *socket) identity(r *tcpstats.Record, e *tcpstats.Ends) {
 		r.Put16(tcpstats.FieldRemotePort, e.RemotePort)
 		r.PutAddr(tcpstats.FieldRemoteAddr, e.RemoteHi, e.RemoteLo)
 		have |= identityRemote
+	} else {
+		r.Put16(tcpstats.FieldRemotePort, 0)
+		r.PutAddr(tcpstats.FieldRemoteAddr, 0, 0)
 	}
+	r.Put8(tcpstats.FieldPort, 0)
 	// Without an inode nobody has the socket open: in TIME_WAIT, not accepted, or closed.
 	uid, inode := binary.NativeEndian.Uint32(d[diagUID:]), binary.NativeEndian.Uint32(d[diagInode:])
+	r.Put64(tcpstats.FieldInode, uint64(inode))
+	r.Put32(tcpstats.FieldUID, uid)
 	if inode != 0 {
-		r.Put64(tcpstats.FieldInode, uint64(inode))
 		have |= tcpstats.FieldInode.Bit()
 	}
 	if inode != 0 || uid != 0 {
-		r.Put32(tcpstats.FieldUID, uid)
 		have |= tcpstats.FieldUID.Bit()
 	}
 	r.Put64(tcpstats.FieldCookie, uint64(binary.NativeEndian.Uint32(d[diagCookie:]))|uint64(binary.NativeEndian.Uint32(d[diagCookie+4:]))<<32)
-	if v := binary.NativeEndian.Uint32(d[diagIf:]); v != 0 {
-		r.Put32(tcpstats.FieldIfIndex, v)
+	bound := binary.NativeEndian.Uint32(d[diagIf:])
+	r.Put32(tcpstats.FieldIfIndex, bound)
+	if bound != 0 {
 		have |= tcpstats.FieldIfIndex.Bit()
 	}
+	r.Put32(tcpstats.FieldMark, s.mark)
 	if s.hasMark {
-		r.Put32(tcpstats.FieldMark, s.mark)
 		have |= tcpstats.FieldMark.Bit()
 	}
-	r.Mark(tcpstats.GroupIdentity, have)
+	r.PutHave(tcpstats.GroupIdentity, have)
 }
 
 func states(r *tcpstats.Record, in *[infoMost]byte) {
@@ -213,22 +305,42 @@ func states(r *tcpstats.Record, in *[infoMost]byte) {
 	r.Put8(tcpstats.FieldOptions, options&(tcpstats.OptionTimestamps|tcpstats.OptionSACK|tcpstats.OptionWScale|tcpstats.OptionECN|tcpstats.OptionECNSeen|tcpstats.OptionSynData))
 	r.Put8(tcpstats.FieldCAState, in[infoCAState])
 	r.Put8(tcpstats.FieldBackoff, in[infoBackoff])
+	scales := uint8(0)
 	if options&tcpstats.OptionWScale != 0 {
-		r.Put8(tcpstats.FieldSndWScale, in[infoWScale]&15)
-		r.Put8(tcpstats.FieldRcvWScale, in[infoWScale]>>4)
+		scales = in[infoWScale]
 		have |= scaleBits
 	}
-	r.Mark(tcpstats.GroupState, have)
+	r.Put8(tcpstats.FieldSndWScale, scales&15)
+	r.Put8(tcpstats.FieldRcvWScale, scales>>4)
+	r.PutHave(tcpstats.GroupState, have)
 }
 
 func congestion(r *tcpstats.Record, in *[infoMost]byte) {
-	const infinite = 0x7fffffff // TCP_INFINITE_SSTHRESH
+	const (
+		infinite = 0x7fffffff // TCP_INFINITE_SSTHRESH
+		noRate   = ^uint64(0)
+	)
 	have := congestionBits
 	r.Put32(tcpstats.FieldCWnd, u32(in, infoSndCWnd))
-	if v := u32(in, infoSndSSThresh); v < infinite {
-		r.Put32(tcpstats.FieldSSThresh, v)
+	ssthresh, pacing, most := u32(in, infoSndSSThresh), u64(in, infoPacingRate), u64(in, infoMaxPacing)
+	if ssthresh < infinite {
 		have |= tcpstats.FieldSSThresh.Bit()
+	} else {
+		ssthresh = 0
 	}
+	if pacing != noRate {
+		have |= tcpstats.FieldPacingRate.Bit()
+	} else {
+		pacing = 0
+	}
+	if most != noRate {
+		have |= tcpstats.FieldMaxPacingRate.Bit()
+	} else {
+		most = 0
+	}
+	r.Put32(tcpstats.FieldSSThresh, ssthresh)
+	r.Put64(tcpstats.FieldPacingRate, pacing)
+	r.Put64(tcpstats.FieldMaxPacingRate, most)
 	r.Put32(tcpstats.FieldSndWnd, u32(in, infoSndWnd))
 	r.Put32(tcpstats.FieldSndMSS, u32(in, infoSndMSS))
 	r.Put32(tcpstats.FieldRcvMSS, u32(in, infoRcvMSS))
@@ -238,14 +350,6 @@ func congestion(r *tcpstats.Record, in *[infoMost]byte) {
 	r.Put32(tcpstats.FieldRcvSpace, u32(in, infoRcvSpace))
 	r.Put8(tcpstats.FieldAppLimited, in[infoAppLimited]&1)
 	r.Put64(tcpstats.FieldDeliveryRate, u64(in, infoDeliveryRate))
-	if v := u64(in, infoPacingRate); v != ^uint64(0) {
-		r.Put64(tcpstats.FieldPacingRate, v)
-		have |= tcpstats.FieldPacingRate.Bit()
-	}
-	if v := u64(in, infoMaxPacing); v != ^uint64(0) {
-		r.Put64(tcpstats.FieldMaxPacingRate, v)
-		have |= tcpstats.FieldMaxPacingRate.Bit()
-	}
 	r.Put64(tcpstats.FieldBusy, u64(in, infoBusy))
 	r.Put64(tcpstats.FieldRWndLimited, u64(in, infoRWndLimited))
 	r.Put64(tcpstats.FieldSndBufLimited, u64(in, infoSndBufLimited))
@@ -254,27 +358,32 @@ func congestion(r *tcpstats.Record, in *[infoMost]byte) {
 	r.Put64(tcpstats.FieldBytesSent, u64(in, infoBytesSent))
 	r.Put64(tcpstats.FieldBytesRetrans, u64(in, infoBytesRetrans))
 	r.Put32(tcpstats.FieldRcvWnd, u32(in, infoRcvWnd))
-	r.Mark(tcpstats.GroupCongestion, have|tcpstats.FieldRcvWnd.Bit())
+	r.PutHave(tcpstats.GroupCongestion, have|tcpstats.FieldRcvWnd.Bit())
 }
 
 func rtt(r *tcpstats.Record, in *[infoMost]byte) {
 	const none = ^uint32(0)
 	have := tcpstats.FieldRTO.Bit()
 	r.Put32(tcpstats.FieldRTO, u32(in, infoRTO))
-	if v := u32(in, infoRTT); v != 0 { // 0: never measured
-		r.Put32(tcpstats.FieldRTT, v)
-		r.Put32(tcpstats.FieldRTTVar, u32(in, infoRTTVar))
+	smoothed, variance, least, receiver := u32(in, infoRTT), u32(in, infoRTTVar), u32(in, infoMinRTT), u32(in, infoRcvRTT)
+	if smoothed != 0 {
 		have |= tcpstats.FieldRTT.Bit() | tcpstats.FieldRTTVar.Bit()
+	} else {
+		variance = 0 // what it begins with: nothing was measured
 	}
-	if v := u32(in, infoMinRTT); v != none {
-		r.Put32(tcpstats.FieldMinRTT, v)
+	if least != none {
 		have |= tcpstats.FieldMinRTT.Bit()
+	} else {
+		least = 0
 	}
-	if v := u32(in, infoRcvRTT); v != 0 {
-		r.Put32(tcpstats.FieldRcvRTT, v)
+	if receiver != 0 {
 		have |= tcpstats.FieldRcvRTT.Bit()
 	}
-	r.Mark(tcpstats.GroupRTT, have)
+	r.Put32(tcpstats.FieldRTT, smoothed)
+	r.Put32(tcpstats.FieldRTTVar, variance)
+	r.Put32(tcpstats.FieldMinRTT, least)
+	r.Put32(tcpstats.FieldRcvRTT, receiver)
+	r.PutHave(tcpstats.GroupRTT, have)
 }
 
 func sequences(r *tcpstats.Record, in *[infoMost]byte) {
@@ -284,7 +393,7 @@ func sequences(r *tcpstats.Record, in *[infoMost]byte) {
 	r.Put64(tcpstats.FieldSegsIn, uint64(u32(in, infoSegsIn)))
 	r.Put64(tcpstats.FieldDataSegsOut, uint64(u32(in, infoDataSegsOut)))
 	r.Put64(tcpstats.FieldDataSegsIn, uint64(u32(in, infoDataSegsIn)))
-	r.Mark(tcpstats.GroupSequences, sequencesBits)
+	r.PutHave(tcpstats.GroupSequences, sequencesBits)
 }
 
 func counters(r *tcpstats.Record, in *[infoMost]byte) {
@@ -298,7 +407,7 @@ func counters(r *tcpstats.Record, in *[infoMost]byte) {
 	r.Put32(tcpstats.FieldReordSeen, u32(in, infoReordSeen))
 	r.Put32(tcpstats.FieldDelivered, u32(in, infoDelivered))
 	r.Put32(tcpstats.FieldRTOs, uint32(binary.NativeEndian.Uint16(in[infoTotalRTO:])))
-	r.Mark(tcpstats.GroupCounters, countersBits|tcpstats.FieldRTOs.Bit())
+	r.PutHave(tcpstats.GroupCounters, countersBits|tcpstats.FieldRTOs.Bit())
 }
 
 func ecn(r *tcpstats.Record, in *[infoMost]byte) {
@@ -306,67 +415,84 @@ func ecn(r *tcpstats.Record, in *[infoMost]byte) {
 	r.Put32(tcpstats.FieldDeliveredCE, u32(in, infoDeliveredCE))
 	r.Put32(tcpstats.FieldDSACKDups, u32(in, infoDSACKDups))
 	r.Put32(tcpstats.FieldReceivedCE, u32(in, infoReceivedCE))
-	r.Mark(tcpstats.GroupECN, tcpstats.FieldECN.Bit()|tcpstats.FieldDeliveredCE.Bit()|tcpstats.FieldDSACKDups.Bit()|tcpstats.FieldReceivedCE.Bit())
+	r.PutHave(tcpstats.GroupECN, tcpstats.FieldECN.Bit()|tcpstats.FieldDeliveredCE.Bit()|tcpstats.FieldDSACKDups.Bit()|tcpstats.FieldReceivedCE.Bit())
 }
 
-func (s *socket) timers(r *tcpstats.Record) {
+func (s *socket) timers(r *tcpstats.Record) bool {
 	have := uint32(0)
-	if t := s.diag[diagTimer]; t != 0 {
-		r.Put8(tcpstats.FieldTimer, t)
-		r.Put8(tcpstats.FieldRetries, s.diag[diagRetrans])
-		r.Put32(tcpstats.FieldTimerMS, binary.NativeEndian.Uint32(s.diag[diagExpires:]))
+	kind, retries, left := s.diag[diagTimer], s.diag[diagRetrans], binary.NativeEndian.Uint32(s.diag[diagExpires:])
+	if kind != 0 {
 		have |= tcpstats.FieldTimer.Bit() | tcpstats.FieldRetries.Bit() | tcpstats.FieldTimerMS.Bit()
+	} else {
+		retries, left = 0, 0
 	}
-	if len(s.info) > infoLastAckRecv+4 && s.state != tcpstats.Listen {
-		r.Put32(tcpstats.FieldLastSentMS, binary.NativeEndian.Uint32(s.info[infoLastDataSent:]))
-		r.Put32(tcpstats.FieldLastRecvMS, binary.NativeEndian.Uint32(s.info[infoLastDataRecv:]))
-		r.Put32(tcpstats.FieldLastAckMS, binary.NativeEndian.Uint32(s.info[infoLastAckRecv:]))
+	r.Put8(tcpstats.FieldTimer, kind)
+	r.Put8(tcpstats.FieldRetries, retries)
+	r.Put32(tcpstats.FieldTimerMS, left)
+	var sent, came, acked uint32
+	if len(s.info) >= infoLastAckRecv+4 && s.state != tcpstats.Listen {
+		sent, came, acked = binary.NativeEndian.Uint32(s.info[infoLastDataSent:]), binary.NativeEndian.Uint32(s.info[infoLastDataRecv:]), binary.NativeEndian.Uint32(s.info[infoLastAckRecv:])
 		have |= tcpstats.FieldLastSentMS.Bit() | tcpstats.FieldLastRecvMS.Bit() | tcpstats.FieldLastAckMS.Bit()
 	}
-	r.Mark(tcpstats.GroupTimers, have)
+	r.Put32(tcpstats.FieldLastSentMS, sent)
+	r.Put32(tcpstats.FieldLastRecvMS, came)
+	r.Put32(tcpstats.FieldLastAckMS, acked)
+	r.PutHave(tcpstats.GroupTimers, have)
+	return have != 0
 }
 
-func (s *socket) buffers(r *tcpstats.Record) {
+func (s *socket) buffers(r *tcpstats.Record) bool {
 	have := uint32(0)
 	receive, send := binary.NativeEndian.Uint32(s.diag[diagRQueue:]), binary.NativeEndian.Uint32(s.diag[diagWQueue:])
+	var waiting, limit uint32 // of a listener
 	switch s.state {
 	case tcpstats.Listen:
-		r.Put32(tcpstats.FieldAcceptQueue, receive)
-		r.Put32(tcpstats.FieldAcceptLimit, send)
+		waiting, limit, receive, send = receive, send, 0, 0
 		have |= tcpstats.FieldAcceptQueue.Bit() | tcpstats.FieldAcceptLimit.Bit()
 	case tcpstats.TimeWait, tcpstats.SynReceived: // they have no queues
+		receive, send = 0, 0
 	default:
-		r.Put32(tcpstats.FieldRecvQueue, receive)
-		r.Put32(tcpstats.FieldSendQueue, send)
 		have |= tcpstats.FieldRecvQueue.Bit() | tcpstats.FieldSendQueue.Bit()
 	}
+	r.Put32(tcpstats.FieldAcceptQueue, waiting)
+	r.Put32(tcpstats.FieldAcceptLimit, limit)
+	r.Put32(tcpstats.FieldRecvQueue, receive)
+	r.Put32(tcpstats.FieldSendQueue, send)
+	var none [memSize]byte
+	m := &none
 	if len(s.mem) >= memSize {
-		m := (*[memSize]byte)(s.mem)
-		r.Put32(tcpstats.FieldRMemAlloc, binary.NativeEndian.Uint32(m[memRMemAlloc:]))
-		r.Put32(tcpstats.FieldRcvBuf, binary.NativeEndian.Uint32(m[memRcvBuf:]))
-		r.Put32(tcpstats.FieldWMemAlloc, binary.NativeEndian.Uint32(m[memWMemAlloc:]))
-		r.Put32(tcpstats.FieldSndBuf, binary.NativeEndian.Uint32(m[memSndBuf:]))
-		r.Put32(tcpstats.FieldFwdAlloc, binary.NativeEndian.Uint32(m[memFwdAlloc:]))
-		r.Put32(tcpstats.FieldWMemQueued, binary.NativeEndian.Uint32(m[memWMemQueued:]))
-		r.Put32(tcpstats.FieldOptMem, binary.NativeEndian.Uint32(m[memOptMem:]))
-		r.Put32(tcpstats.FieldBacklog, binary.NativeEndian.Uint32(m[memBacklog:]))
-		r.Put32(tcpstats.FieldDrops, binary.NativeEndian.Uint32(m[memDrops:]))
+		m = (*[memSize]byte)(s.mem)
 		have |= buffersBits
 	}
-	r.Mark(tcpstats.GroupBuffers, have)
+	r.Put32(tcpstats.FieldRMemAlloc, binary.NativeEndian.Uint32(m[memRMemAlloc:]))
+	r.Put32(tcpstats.FieldRcvBuf, binary.NativeEndian.Uint32(m[memRcvBuf:]))
+	r.Put32(tcpstats.FieldWMemAlloc, binary.NativeEndian.Uint32(m[memWMemAlloc:]))
+	r.Put32(tcpstats.FieldSndBuf, binary.NativeEndian.Uint32(m[memSndBuf:]))
+	r.Put32(tcpstats.FieldFwdAlloc, binary.NativeEndian.Uint32(m[memFwdAlloc:]))
+	r.Put32(tcpstats.FieldWMemQueued, binary.NativeEndian.Uint32(m[memWMemQueued:]))
+	r.Put32(tcpstats.FieldOptMem, binary.NativeEndian.Uint32(m[memOptMem:]))
+	r.Put32(tcpstats.FieldBacklog, binary.NativeEndian.Uint32(m[memBacklog:]))
+	r.Put32(tcpstats.FieldDrops, binary.NativeEndian.Uint32(m[memDrops:]))
+	r.PutHave(tcpstats.GroupBuffers, have)
+	return have != 0
 }
 
-func (s *socket) names(r *tcpstats.Record) {
+func (s *socket) names(r *tcpstats.Record) bool {
 	have := uint32(0)
-	if n := name(s.cong); len(n) > 0 && s.state != tcpstats.Listen {
-		r.PutText(tcpstats.FieldAlgorithm, n)
+	algorithm, ulp := name(s.cong), name(s.ulp)
+	if s.state == tcpstats.Listen {
+		algorithm = nil
+	}
+	if len(algorithm) > 0 {
 		have |= tcpstats.FieldAlgorithm.Bit()
 	}
-	if n := name(s.ulp); len(n) > 0 {
-		r.PutText(tcpstats.FieldULP, n)
+	if len(ulp) > 0 {
 		have |= tcpstats.FieldULP.Bit()
 	}
-	r.Mark(tcpstats.GroupNames, have)
+	s.algorithm.put(r, tcpstats.FieldAlgorithm, algorithm)
+	s.protocol.put(r, tcpstats.FieldULP, ulp)
+	r.PutHave(tcpstats.GroupNames, have)
+	return have != 0
 }
 
 // late are the fields that not every kernel has, and where the last byte of each is in
@@ -392,8 +518,8 @@ var late = []struct {
 func older(r *tcpstats.Record, n int) {
 	const first = infoTotalRetrans + 4 // of Linux 2.6: every kernel has it
 	if n < first {
-		for _, g := range []tcpstats.Groups{tcpstats.GroupState, tcpstats.GroupCongestion, tcpstats.GroupRTT, tcpstats.GroupSequences, tcpstats.GroupCounters, tcpstats.GroupECN} {
-			r.Mark(g, 0)
+		for rest := fromInfo; rest != 0; rest &= rest - 1 {
+			r.Mark(rest&-rest, 0)
 		}
 		return
 	}

@@ -57,6 +57,7 @@ func walk(text string, datagram []byte) (records []tcpstats.Record, p reply, w t
 		panic(perr)
 	}
 	c := &cursor{matcher: f.Matcher(), fields: f.Fields, format: f.Format}
+	c.record.Reset(tcpstats.Host)
 	p = reply{rest: datagram, seq: 7}
 	var b []byte
 	for {
@@ -79,7 +80,7 @@ func walk(text string, datagram []byte) (records []tcpstats.Record, p reply, w t
 }
 
 func TestReply(t *testing.T) {
-	two := append(message(sockDiagByFamily, 0, 7, told(1, 2)), message(sockDiagByFamily, 0, 7, told(3, 4))...)
+	two := append(message(tcpDiagGetSock, 0, 7, told(1, 2)), message(tcpDiagGetSock, 0, 7, told(3, 4))...)
 	end := message(msgDone, 0, 7, make([]byte, 4))
 	records, p, w, err := walk("local_port=3", append(two, end...))
 	require.NoError(t, err)
@@ -88,12 +89,12 @@ func TestReply(t *testing.T) {
 	assert.EqualValues(t, 2, w.Visited)
 	assert.EqualValues(t, 1, w.SkippedAll())
 
-	_, p, w, err = walk("", append(message(sockDiagByFamily, 0, 6, told(1, 2)), message(msgNoop, 0, 7, nil)...))
+	_, p, w, err = walk("", append(message(tcpDiagGetSock, 0, 6, told(1, 2)), message(msgNoop, 0, 7, nil)...))
 	require.NoError(t, err)
 	assert.Zero(t, w.Visited, "of another request")
 	assert.False(t, p.done)
 
-	_, p, _, err = walk("", message(sockDiagByFamily, flagDumpIntr, 7, told(1, 2)))
+	_, p, _, err = walk("", message(tcpDiagGetSock, flagDumpIntr, 7, told(1, 2)))
 	require.NoError(t, err)
 	assert.True(t, p.inconsistent)
 
@@ -109,7 +110,7 @@ func TestReply(t *testing.T) {
 		"cut":               two[:len(two)-4],
 		"a header cut":      two[:nlHeader-1],
 		"a size of nothing": make([]byte, nlHeader),
-		"a short socket":    message(sockDiagByFamily, 0, 7, told(1, 2)[:diagSize-1]),
+		"a short socket":    message(tcpDiagGetSock, 0, 7, told(1, 2)[:diagSize-1]),
 		"overrun":           message(msgOverrun, 0, 7, nil),
 		"another type":      message(99, 0, 7, nil),
 		"an end of nothing": message(msgDone, 0, 7, nil),
@@ -126,7 +127,7 @@ func TestOlderKernels(t *testing.T) {
 		if n > 0 {
 			attributes = append(attributes, info(n))
 		}
-		records, _, _, err := walk("fields=all", message(sockDiagByFamily, 0, 7, told(1, 2, attributes...)))
+		records, _, _, err := walk("fields=all", message(tcpDiagGetSock, 0, 7, told(1, 2, attributes...)))
 		require.NoError(t, err)
 		require.Len(t, records, 1)
 		r := &records[0]
@@ -148,9 +149,9 @@ func TestOlderKernels(t *testing.T) {
 // FuzzReply: whatever a datagram has, it is refused, or every record of it decodes, and
 // each visited message was appended or skipped.
 func FuzzReply(f *testing.F) {
-	f.Add(append(message(sockDiagByFamily, 0, 7, told(1, 2, info(280), attribute(attrCong, []byte("cubic\x00")), attribute(attrSKMemInfo, make([]byte, memSize)))), message(msgDone, 0, 7, make([]byte, 4))...))
+	f.Add(append(message(tcpDiagGetSock, 0, 7, told(1, 2, info(280), attribute(attrCong, []byte("cubic\x00")), attribute(attrSKMemInfo, make([]byte, memSize)))), message(msgDone, 0, 7, make([]byte, 4))...))
 	f.Add(message(msgError, 0, 7, []byte{0xf0, 0xff, 0xff, 0xff}))
-	f.Add(message(sockDiagByFamily, 0, 7, told(3, 4, info(8), attribute(attrULPInfo, attribute(ulpName, []byte("tls"))), attribute(attrMark, []byte{1, 0, 0, 0}))))
+	f.Add(message(tcpDiagGetSock, 0, 7, told(3, 4, info(8), attribute(attrULPInfo, attribute(ulpName, []byte("tls"))), attribute(attrMark, []byte{1, 0, 0, 0}))))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, text := range []string{"fields=all format=full", "local_port=1 ipv4_only"} {
 			records, _, w, _ := walk(text, b)

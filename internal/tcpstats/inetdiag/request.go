@@ -9,11 +9,8 @@ import (
 
 // Address families (bits/socket.h).
 const (
-	afUnspec = 0
-	afINET   = 2
-	afINET6  = 10
-
-	protoTCP = 6
+	afINET  = 2
+	afINET6 = 10
 )
 
 // Operations of a filter program (linux/inet_diag.h, INET_DIAG_BC_*).
@@ -47,53 +44,40 @@ var stateOf = [kStates]tcpstats.State{
 	kBoundInactive: tcpstats.Closed,
 }
 
-// dump is one request: the sockets of one family.
+// dump is a request.
 type dump struct {
-	family uint8
 	states uint32
 	ext    uint8
 	code   []byte
 }
 
-// plan is what a query asks the kernel, and which tests the kernel makes.
-func plan(q *tcpstats.Query) (dumps []dump, pushed tcpstats.Pushed) {
+// plan is what a query asks the kernel, nil for nothing, and which tests the kernel makes.
+func plan(q *tcpstats.Query) (*dump, tcpstats.Pushed) {
 	f := &q.Filter
-	ext := extensions(f.Fields)
-	all := f.States
-	families := f.Families()
+	d := &dump{ext: extensions(f.Fields)}
+	asked := f.States
 	if q.NoPushDown {
-		all, families = tcpstats.AllStates, tcpstats.FamilyIPv4|tcpstats.FamilyMapped|tcpstats.FamilyIPv6
+		asked = tcpstats.AllStates
 	}
-	states := uint32(0)
 	for s, bits := range kernelStates {
-		if all.Has(tcpstats.State(s)) {
-			states |= bits
+		if asked.Has(tcpstats.State(s)) {
+			d.states |= bits
 		}
 	}
-	if !q.NoPushDown {
-		pushed = pushedBy(f)
+	if q.NoPushDown {
+		return d, 0
 	}
-	if states == 0 {
+	pushed := pushedBy(f)
+	if d.states == 0 {
 		return nil, pushed
 	}
-	if families&tcpstats.FamilyIPv4 != 0 {
-		dumps = append(dumps, dump{family: afINET, states: states, ext: ext})
-	}
-	if families&(tcpstats.FamilyMapped|tcpstats.FamilyIPv6) != 0 {
-		dumps = append(dumps, dump{family: afINET6, states: states, ext: ext})
-	}
-	if q.NoPushDown {
-		return dumps, 0
-	}
-	for i := range dumps {
-		dumps[i].code = program(f, dumps[i].family, families)
-	}
-	return dumps, pushed
+	d.code = program(f)
+	return d, pushed
 }
 
 // pushedBy are the tests that the kernel makes for a filter.
 func pushedBy(f *tcpstats.Filter) (p tcpstats.Pushed) {
-	if f.Families() != tcpstats.FamilyIPv4|tcpstats.FamilyMapped|tcpstats.FamilyIPv6 {
+	if f.Families() != allFamilies {
 		p |= tcpstats.PushedFamily
 	}
 	if f.States != tcpstats.AllStates {
@@ -110,9 +94,7 @@ func pushedBy(f *tcpstats.Filter) (p tcpstats.Pushed) {
 
 // extensions are the attributes that groups of fields need.
 func extensions(g tcpstats.Groups) (ext uint8) {
-	const fromInfo = tcpstats.GroupState | tcpstats.GroupCongestion | tcpstats.GroupRTT | tcpstats.GroupSequences |
-		tcpstats.GroupCounters | tcpstats.GroupTimers | tcpstats.GroupECN
-	if g&fromInfo != 0 {
+	if g&(fromInfo|tcpstats.GroupTimers) != 0 {
 		ext |= 1 << (attrInfo - 1)
 	}
 	if g&tcpstats.GroupBuffers != 0 {
@@ -174,20 +156,18 @@ func (b *block) cond(op byte, p netip.Prefix) int {
 	return at
 }
 
-// program is the filter as the kernel's program for sockets of one family, nil when there
-// is nothing to test.
-func program(f *tcpstats.Filter, family uint8, families tcpstats.Families) []byte {
+// program is the filter as the kernel's program, nil when there is nothing to test.
+func program(f *tcpstats.Filter) []byte {
 	var b block
-	if family == afINET6 {
-		v4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0) // of an IPv6 socket: it is mapped
-		switch families & (tcpstats.FamilyMapped | tcpstats.FamilyIPv6) {
-		case tcpstats.FamilyMapped:
-			b.rejectFrom(b.cond(opSCond, v4))
-		case tcpstats.FamilyIPv6:
-			at := b.cond(opSCond, v4) // yes: reject
-			b.rejectFrom(b.op(opJmp, opSize, 0))
-			binary.NativeEndian.PutUint16(b.code[at+2:], uint16(len(b.code)-at))
-		}
+	v4 := netip.PrefixFrom(netip.IPv4Unspecified(), 0) // what speaks IPv4, also by an IPv6 socket
+	switch families := f.Families(); {
+	case families == allFamilies:
+	case families&tcpstats.FamilyIPv6 == 0: // those of IPv6 addresses keep IPv4 sockets out, below
+		b.rejectFrom(b.cond(opSCond, v4))
+	default:
+		at := b.cond(opSCond, v4) // yes: reject
+		b.rejectFrom(b.op(opJmp, opSize, 0))
+		binary.NativeEndian.PutUint16(b.code[at+2:], uint16(len(b.code)-at))
 	}
 	b.ports(opSEQ, f.LocalPorts.List())
 	b.ports(opDEQ, f.RemotePorts.List())
@@ -203,17 +183,19 @@ func program(f *tcpstats.Filter, family uint8, families tcpstats.Families) []byt
 	return b.code
 }
 
+const allFamilies = tcpstats.FamilyIPv4 | tcpstats.FamilyMapped | tcpstats.FamilyIPv6
+
 // append appends the request as a netlink message.
 func (d *dump) append(b []byte, seq uint32) []byte {
 	const request, dumpAll = 0x1, 0x300
 	at := len(b)
 	b = append(b, make([]byte, nlHeader+reqSize)...)
 	h := b[at:]
-	binary.NativeEndian.PutUint16(h[nlType:], sockDiagByFamily)
+	binary.NativeEndian.PutUint16(h[nlType:], tcpDiagGetSock)
 	binary.NativeEndian.PutUint16(h[nlFlags:], request|dumpAll)
 	binary.NativeEndian.PutUint32(h[8:], seq)
 	r := h[nlHeader:]
-	r[reqFamily], r[reqProtocol], r[reqExt] = d.family, protoTCP, d.ext
+	r[reqExt] = d.ext
 	binary.NativeEndian.PutUint32(r[reqStates:], d.states)
 	if len(d.code) > 0 {
 		b = binary.NativeEndian.AppendUint16(b, uint16(attrHeader+len(d.code)))

@@ -56,7 +56,7 @@ func (p *reply) next() (diag *[diagSize]byte, attributes []byte, ok bool, err er
 			p.inconsistent = true
 		}
 		switch kind := binary.NativeEndian.Uint16(b[nlType:]); kind {
-		case sockDiagByFamily:
+		case tcpDiagGetSock:
 			if len(body) < diagSize {
 				return nil, nil, false, fmt.Errorf("%w: a socket in %d bytes, want %d", ErrReply, len(body), diagSize)
 			}

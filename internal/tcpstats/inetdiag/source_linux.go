@@ -36,12 +36,10 @@ func New(cfg Config) *Source { return &Source{cfg: cfg} }
 
 // cursor is one read.
 type cursor struct {
-	fd      int
-	dumps   []dump // that come
-	request []byte
-	reply   reply
-	under   bool // a dump is under way
-	seq     uint32
+	fd    int
+	dump  *dump // that is to be asked for; nil: it was, or there is none
+	reply reply
+	under bool // a dump is under way
 
 	matcher tcpstats.Matcher
 	fields  tcpstats.Groups
@@ -59,7 +57,8 @@ type cursor struct {
 // Open implements tcpstats.Source.
 func (s *Source) Open(_ context.Context, q *tcpstats.Query) (tcpstats.Cursor, error) {
 	c := &cursor{fd: -1, matcher: q.Filter.Matcher(), fields: q.Filter.Fields, format: q.Filter.Format}
-	c.dumps, c.walked.PushedDown = plan(q)
+	c.dump, c.walked.PushedDown = plan(q)
+	c.record.Reset(tcpstats.Host)
 	err := sys.InNetNS(s.cfg.NetNS, func() (err error) {
 		c.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 		return err
@@ -93,7 +92,7 @@ func bound(fd int) error {
 func (c *cursor) Next(ctx context.Context, b []byte) ([]byte, int, error) {
 	c.tracing = tcpstats.Tracing()
 	visited, appended := c.walked.Visited, c.walked.Appended
-	for c.walked.Visited-visited < tcpstats.Stretch {
+	for c.walked.Visited-visited < tcpstats.Stretch && (c.walked.Visited == visited || len(c.reply.rest) > 0) {
 		diag, attributes, ok, err := c.message()
 		if err != nil {
 			return b, int(c.walked.Appended - appended), fmt.Errorf("inetdiag: %w", err)
@@ -109,7 +108,7 @@ func (c *cursor) Next(ctx context.Context, b []byte) ([]byte, int, error) {
 	return b, int(c.walked.Appended - appended), nil
 }
 
-// message is the next one of all dumps; ok is false at their end.
+// message is the next one of the dump; ok is false at its end.
 func (c *cursor) message() (diag *[diagSize]byte, attributes []byte, ok bool, err error) {
 	for {
 		if c.under && len(c.reply.rest) > 0 {
@@ -124,7 +123,7 @@ func (c *cursor) message() (diag *[diagSize]byte, attributes []byte, ok bool, er
 			continue
 		}
 		if !c.under {
-			if len(c.dumps) == 0 {
+			if c.dump == nil {
 				return nil, nil, false, nil
 			}
 			if err := c.ask(); err != nil {
@@ -137,16 +136,16 @@ func (c *cursor) message() (diag *[diagSize]byte, attributes []byte, ok bool, er
 	}
 }
 
-// ask sends the next request.
+// ask sends the request.
 func (c *cursor) ask() error {
-	c.seq++
-	c.request = c.dumps[0].append(c.request[:0], c.seq)
-	c.dumps = c.dumps[1:]
-	if err := unix.Sendto(c.fd, c.request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	const seq = 1
+	request := c.dump.append(nil, seq)
+	c.dump = nil
+	if err := unix.Sendto(c.fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("ask for sockets: %w", err)
 	}
 	c.under = true
-	c.reply = reply{seq: c.seq}
+	c.reply = reply{seq: seq}
 	return nil
 }
 
@@ -181,7 +180,7 @@ func (c *cursor) Walked() tcpstats.Walked { return c.walked }
 
 // Close implements tcpstats.Cursor. What a dump still has is read and counted.
 func (c *cursor) Close() error {
-	c.dumps = nil
+	c.dump = nil
 	for c.under {
 		_, _, ok, err := c.message()
 		if ok {

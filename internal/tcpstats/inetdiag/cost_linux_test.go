@@ -1,0 +1,235 @@
+package inetdiag
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"oxpd/internal/cputime"
+	"oxpd/internal/netlab"
+	"oxpd/internal/sys"
+	"oxpd/internal/tcpstats"
+	"oxpd/internal/tcpstats/tcpload"
+)
+
+func TestMain(m *testing.M) {
+	if tcpload.Child() {
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// readLoads are the read workloads of the benchmarks, by name.
+var readLoads = []struct {
+	name, text string
+	readers    int
+}{
+	{"none", "", 1},
+	{"ports", "local_port=10000,10001,10002", 1},
+	{"states", "exclude=listen,time_wait,close_wait", 1},
+	{"family_only", "ipv4_only", 1},
+	{"few_fields", "fields=rtt", 1},
+	{"all_fields", "fields=all", 1},
+	{"readers_1", "", 1},
+	{"readers_4", "", 4},
+	{"readers_16", "", 16},
+}
+
+// drain reads everything and returns how many records there were.
+func drain(s *Source, q *tcpstats.Query, buf []byte) (records int, err error) {
+	c, err := s.Open(context.Background(), q)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	for {
+		_, n, err := c.Next(context.Background(), buf)
+		if err == io.EOF {
+			return records, nil
+		}
+		if err != nil {
+			return records, err
+		}
+		records += n
+	}
+}
+
+// bare is the dump that a read is measured against: the same requests, whose replies are
+// received and not looked at but for their end.
+func bare(s *Source, q *tcpstats.Query, room []byte) error {
+	c, err := s.Open(context.Background(), q)
+	if err != nil {
+		return err
+	}
+	cur := c.(*cursor)
+	if err := cur.ask(); err != nil {
+		return err
+	}
+	for room[nlType] = 0; room[nlType] != msgDone; {
+		if _, err := sys.Receive(cur.fd, room); err != nil {
+			return err
+		}
+	}
+	cur.under = false
+	return c.Close()
+}
+
+// concurrently runs fn so many times at once, each with a buffer of its own.
+func concurrently(t *testing.T, n int, bufs [][]byte, fn func(buf []byte) error) {
+	t.Helper()
+	if n == 1 {
+		require.NoError(t, fn(bufs[0]))
+		return
+	}
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			assert.NoError(t, fn(bufs[i]))
+		}()
+	}
+	wg.Wait()
+}
+
+// used is the CPU time and the time that fn takes.
+func used(t *testing.T, fn func()) (cpu, elapsed time.Duration) {
+	t.Helper()
+	began := time.Now()
+	before, err := cputime.Process()
+	require.NoError(t, err)
+	fn()
+	after, err := cputime.Process()
+	require.NoError(t, err)
+	return after - before, time.Since(began)
+}
+
+func median[T time.Duration | float64](all []T) T {
+	all = slices.Clone(all)
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// costs measures a workload beside the bare dump, in turns, and returns the ratio of their
+// CPU times.
+func costs(t *testing.T, s *Source, text string, readers, rounds int) (ratio float64, records int, cpu, elapsed time.Duration) {
+	t.Helper()
+	f, err := tcpstats.Parse(text)
+	require.NoError(t, err)
+	q := &tcpstats.Query{Filter: f}
+	var bufs [][]byte
+	for range readers {
+		bufs = append(bufs, make([]byte, 0, tcpstats.ChunkBytes))
+	}
+	var ratios []float64
+	var cpus, times []time.Duration
+	var count sync.Mutex
+	for range rounds {
+		records = 0
+		ours, took := used(t, func() {
+			concurrently(t, readers, bufs, func(buf []byte) error {
+				n, err := drain(s, q, buf)
+				count.Lock()
+				defer count.Unlock()
+				records += n
+				return err
+			})
+		})
+		dump, _ := used(t, func() {
+			concurrently(t, readers, bufs, func(buf []byte) error { return bare(s, q, buf[:datagramBytes]) })
+		})
+		ratios, cpus, times = append(ratios, float64(ours)/float64(dump)), append(cpus, ours), append(times, took)
+	}
+	return median(ratios), records, median(cpus), median(times)
+}
+
+// grown is how much memory a read allocates.
+func grown(t *testing.T, s *Source) uint64 {
+	t.Helper()
+	buf := make([]byte, 0, tcpstats.ChunkBytes)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := drain(s, &tcpstats.Query{Filter: tcpstats.Default()}, buf)
+	require.NoError(t, err)
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// loaded makes a namespace with so many sockets of connections.
+func loaded(t *testing.T, sockets int) (*netlab.NS, *Source) {
+	t.Helper()
+	ns, p := namespace(t)
+	l, err := tcpload.Start(ns, sockets/2)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return ns, New(Config{NetNS: p})
+}
+
+// flat is the most that a read of any size allocates: its cursor, and a thread that enters
+// the namespace.
+const flat = 256 << 10
+
+// TestReadingIsCheap measures one size in short, so that a read that has become expensive is
+// seen by every run of the tests. TestCostOfReading has the bounds.
+func TestReadingIsCheap(t *testing.T) {
+	_, s := loaded(t, 2000)
+	ratio, records, _, _ := costs(t, s, "fields=all", 1, 25)
+	assert.Equal(t, 2001, records)
+	assert.Less(t, ratio, 2.0, "of the CPU time of a bare dump")
+	assert.Less(t, grown(t, s), uint64(flat))
+}
+
+// TestCostOfReading: at most 1.15 times the CPU time of a bare dump of the same request, at
+// least five times as fast as ss, with memory that does not grow. OXPD_BENCH=1, or make bench.
+func TestCostOfReading(t *testing.T) {
+	if os.Getenv("OXPD_BENCH") == "" {
+		t.Skip("a measurement: OXPD_BENCH=1, or make bench")
+	}
+	for _, sockets := range []int{1000, 10_000, 100_000} {
+		t.Run(fmt.Sprintf("sockets=%d", sockets), func(t *testing.T) {
+			ns, s := loaded(t, sockets)
+			rounds := min(max(400_000/sockets, 9), 101)
+			for _, w := range readLoads {
+				ratio, records, cpu, took := costs(t, s, w.text, w.readers, max(rounds/w.readers, 5))
+				t.Logf("%-12s %7d records, %.3f of a bare dump, %4.0f ns CPU a record, %.2f million records/s", w.name, records, ratio,
+					float64(cpu.Nanoseconds())/float64(records), float64(records)/took.Seconds()/1e6)
+				assert.Less(t, ratio, 1.15, w.name)
+			}
+			var ss, ours []time.Duration
+			buf := make([]byte, 0, tcpstats.ChunkBytes)
+			list := func() {
+				require.NoError(t, ns.Do(func() error {
+					_, err := exec.Command("ss", "-tin").Output() // somebody reads it
+					return err
+				}))
+			}
+			all := func() {
+				_, err := drain(s, &tcpstats.Query{Filter: tcpstats.Default()}, buf)
+				require.NoError(t, err)
+			}
+			for range 5 { // each after one of its own, which finds the other's caches
+				list()
+				_, took := used(t, list)
+				ss = append(ss, took)
+				all()
+				_, took = used(t, all)
+				ours = append(ours, took)
+			}
+			t.Logf("ss -tin takes %v, a read %v: %.1f times as fast", median(ss), median(ours), float64(median(ss))/float64(median(ours)))
+			assert.Greater(t, float64(median(ss)), 5*float64(median(ours)))
+			memory := grown(t, s)
+			t.Logf("a read allocates %d bytes", memory)
+			assert.Less(t, memory, uint64(flat))
+		})
+	}
+}

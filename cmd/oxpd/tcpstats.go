@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
+	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,8 +29,9 @@ const (
 	outBinary = "binary"
 )
 
-// mtuLook bounds the question for the ports' MTUs, which diagnoses are better with.
-const mtuLook = 2 * time.Second
+// shortLook bounds a question to the daemon that the command does without if need be, such
+// as that for the ports' MTUs, which diagnoses are better with.
+const shortLook = 2 * time.Second
 
 // statsQuery is what `oxpd tcpstats` was asked for.
 type statsQuery struct {
@@ -116,31 +118,23 @@ func (a *app) tcpStats(ctx context.Context, q *statsQuery, text string) error {
 	if err != nil {
 		return filterError(err)
 	}
-	if q.format != outBinary {
-		if filter.Fields == tcpstats.DefaultGroups {
-			filter.Fields = tcpstats.Needed // what a diagnosis looks at
-		}
-		filter.Fields |= order.Groups()
-		if filter.Via == 0 {
-			filter.Via = tcpstats.ViaAny // the port is a column
-		}
-	}
-	socket := q.socket
-	if socket == "" {
-		socket = config.StatsSocketOf(defaultTo(a.socket, client.DefaultSocket))
-	}
-	conn, err := statsclient.Dial(ctx, socket)
+	conn, err := a.statsDial(ctx, q.socket)
 	if err != nil {
-		return statsDialError(socket, err)
+		return err
 	}
 	defer conn.Close()
 	if q.profile != "" {
-		text, err = conn.Profile(ctx, q.profile)
-	} else {
-		text, err = conn.Filter(ctx, filter.String())
+		if text, err = conn.Profile(ctx, q.profile); err == nil {
+			filter, err = tcpstats.Parse(text)
+		}
+		if err != nil {
+			return statsError(err)
+		}
 	}
-	if err != nil {
-		return statsError(err)
+	if q.profile == "" || q.format != outBinary { // a profile in force stays as it is for those who want just that
+		if text, err = conn.Filter(ctx, q.wants(filter, order).String()); err != nil {
+			return statsError(err)
+		}
 	}
 	p := &statsPrinter{a: a, q: q, order: order, filter: text, mtu: a.portMTUs(ctx)}
 	p.w = bufio.NewWriterSize(a.out, 64<<10)
@@ -168,6 +162,62 @@ func (a *app) tcpStats(ctx context.Context, q *statsQuery, text string) error {
 			return nil
 		}
 	}
+}
+
+// wants adds to a filter what is shown besides it.
+func (q *statsQuery) wants(f tcpstats.Filter, order tcpstats.Order) tcpstats.Filter {
+	if q.format == outBinary {
+		return f
+	}
+	if f.Fields == tcpstats.DefaultGroups {
+		f.Fields = tcpstats.Needed // what a diagnosis looks at
+	}
+	f.Fields |= order.Groups()
+	if f.Via == 0 {
+		f.Via = tcpstats.ViaAny // the port is a column
+	}
+	return f
+}
+
+// statsDial connects to the service: at a socket, or without one at the socket beside the
+// control socket, or where the daemon says that it is.
+func (a *app) statsDial(ctx context.Context, socket string) (*statsclient.Conn, error) {
+	beside := socket == ""
+	if beside {
+		socket = config.StatsSocketOf(defaultTo(a.socket, client.DefaultSocket))
+	}
+	if err := client.CheckSocket(socket); err != nil {
+		return nil, &usageError{fmt.Errorf("socket %s: %w", socket, err), "oxpd tcpstats [FILTER...] --stats-socket PATH"}
+	}
+	conn, err := statsclient.Dial(ctx, socket)
+	if err == nil {
+		return conn, nil
+	}
+	if beside && !errors.Is(err, fs.ErrPermission) {
+		at, told := a.statsSocket(ctx)
+		switch {
+		case told != nil:
+			return nil, told
+		case at != "" && at != socket:
+			return a.statsDial(ctx, at)
+		}
+	}
+	return nil, statsDialError(socket, a.socket, err)
+}
+
+// statsSocket asks the daemon where its socket is, and why there is none when that is so.
+// Both are empty when it does not tell.
+func (a *app) statsSocket(ctx context.Context) (path string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, shortLook)
+	defer cancel()
+	s, err := a.client().TCPStats(ctx)
+	switch {
+	case err != nil:
+		return "", nil // there may be none, which the caller says
+	case s.Warning != "":
+		return "", &hinted{errors.New(s.Warning), "tcpstats.socket of the configuration may name another, and a restart makes it"}
+	}
+	return s.Socket, nil
 }
 
 func defaultTo(s, otherwise string) string {
@@ -208,19 +258,24 @@ func statsError(err error) error {
 }
 
 // statsDialError says what to do about a socket that nobody answers at.
-func statsDialError(socket string, err error) error {
+func statsDialError(socket, control string, err error) error {
+	why := err
+	var op *net.OpError
+	if errors.As(err, &op) {
+		why = op.Err // without the path, which is named here
+	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return &hinted{fmt.Errorf("open %s: %w", socket, fs.ErrPermission), "run it as root (sudo), or have tcpstats.group of the configuration name a group of yours"}
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, os.ErrNotExist), strings.Contains(err.Error(), "refused"):
-		return &hinted{fmt.Errorf("%w: %w", client.ErrNoDaemon, err), "start it with: oxpd run --sim; oxpd tcpstats show says which socket it has"}
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return &hinted{fmt.Errorf("%w on %s: %w", client.ErrNoDaemon, socket, why), "start it with: oxpd run --sim" + socketFlag(control) + "; oxpd tcpstats show says which socket it has"}
 	}
-	return err
+	return fmt.Errorf("connect to %s: %w", socket, why)
 }
 
 // portMTUs are the MTUs of the ports' interfaces, nil when the daemon does not tell.
 func (a *app) portMTUs(ctx context.Context) map[int]int {
-	ctx, cancel := context.WithTimeout(ctx, mtuLook)
+	ctx, cancel := context.WithTimeout(ctx, shortLook)
 	defer cancel()
 	ports, err := a.client().Ports(ctx)
 	if err != nil {
@@ -288,14 +343,14 @@ func (p *statsPrinter) read(ctx context.Context, conn *statsclient.Conn, quiet b
 		p.before = now
 	}
 	if quiet {
-		return nil
+		return whole(ctx, &end) // differences from half of them would be wrong
 	}
 	if top != nil {
 		for _, r := range top.Sorted() {
 			p.print(&r)
 		}
 	}
-	return p.end(&end)
+	return p.end(ctx, &end)
 }
 
 // head begins the output of a read.
@@ -342,21 +397,6 @@ func (p *statsPrinter) print(r *tcpstats.Record) {
 
 // printStatsRow prints a record as a row of the table. What is absent is a dash.
 func printStatsRow(w io.Writer, r *tcpstats.Record, diagnosis string) {
-	number := func(of ...tcpstats.Field) string {
-		sum, there := uint64(0), false
-		for _, f := range of {
-			if v, ok := r.Uint(f); ok {
-				sum, there = sum+v, true
-				if r.Source() == tcpstats.Flow {
-					break
-				}
-			}
-		}
-		if !there {
-			return "-"
-		}
-		return fmt.Sprint(sum)
-	}
 	first := func(of ...tcpstats.Field) string {
 		for _, f := range of {
 			if v, ok := r.Uint(f); ok {
@@ -380,7 +420,7 @@ func printStatsRow(w io.Writer, r *tcpstats.Record, diagnosis string) {
 	}
 	fmt.Fprintf(w, "%-12s %-28s %-28s %-6s %9s %6s %6s %9s %8s %11s %11s  %s\n", word(tcpstats.FieldState),
 		endpoint(r, tcpstats.FieldLocalAddr, tcpstats.FieldLocalPort), endpoint(r, tcpstats.FieldRemoteAddr, tcpstats.FieldRemotePort), word(tcpstats.FieldPort),
-		rtt, first(tcpstats.FieldSndMSS, tcpstats.FieldPeerMSS), number(tcpstats.FieldCWnd), number(tcpstats.FieldSndWnd), number(tcpstats.FieldRetrans),
+		rtt, first(tcpstats.FieldSndMSS, tcpstats.FieldPeerMSS), first(tcpstats.FieldCWnd), first(tcpstats.FieldSndWnd), first(tcpstats.FieldRetrans),
 		first(tcpstats.FieldBytesSent), first(tcpstats.FieldBytesReceived), diagnosis)
 }
 
@@ -398,7 +438,7 @@ func endpoint(r *tcpstats.Record, addr, port tcpstats.Field) string {
 }
 
 // end prints the end of a read, and makes an error of one that was cut short.
-func (p *statsPrinter) end(end *tcpstats.End) error {
+func (p *statsPrinter) end(ctx context.Context, end *tcpstats.End) error {
 	if p.q.format == outJSON {
 		b, err := json.Marshal(struct {
 			End *tcpstats.End `json:"end"`
@@ -421,8 +461,19 @@ func (p *statsPrinter) end(end *tcpstats.End) error {
 			fmt.Fprintln(p.a.err, "sockets came and went meanwhile: some may be listed twice, or not at all")
 		}
 	}
-	if end.Partial {
-		return &hinted{fmt.Errorf("the list is not whole: %s (%s)", end.Reason, end.Code), "oxpd tcpstats show has the limits"}
+	return whole(ctx, end)
+}
+
+// whole makes an error of a read that was cut short. One that was interrupted here is the
+// context's.
+func whole(ctx context.Context, end *tcpstats.End) error {
+	switch {
+	case !end.Partial:
+		return nil
+	case end.Code == tcpstats.CodeCancelled && ctx.Err() != nil:
+		return ctx.Err()
+	case end.Code == tcpstats.CodeTimedOut:
+		return &hinted{fmt.Errorf("the list is not whole: %s (%s)", end.Reason, end.Code), "oxpd tcpstats show has the limits, and oxpd tcpstats set changes them"}
 	}
-	return nil
+	return fmt.Errorf("the list is not whole: %s (%s)", end.Reason, end.Code)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"oxpd/internal/daemon/client"
+	"oxpd/internal/daemon/config"
 	"oxpd/internal/tcpstats"
 )
 
@@ -107,13 +108,13 @@ func decodeRecords(in io.Reader, each func(r *tcpstats.Record)) error {
 	br := bufio.NewReaderSize(in, 64<<10) // more than a record, whose size is two bytes, can have
 	for {
 		b, err := br.Peek(tcpstats.MaxRecord)
-		if len(b) == 0 {
-			if err == io.EOF {
-				return nil
-			}
-			return fmt.Errorf("read records: %w", err)
+		if len(b) == 0 && err == io.EOF {
+			return nil
 		}
 		n, derr := r.Decode(b)
+		if derr != nil && err != nil && err != io.EOF { // there would have been more
+			return fmt.Errorf("read records at byte %d: %w", at, err)
+		}
 		if derr != nil {
 			return fmt.Errorf("record at byte %d: %w", at, derr)
 		}
@@ -201,6 +202,9 @@ func (a *app) tcpStatsProfileCommand() *cobra.Command {
 			Args: func(cmd *cobra.Command, words []string) error { return args(2, max(2, len(words)))(cmd, words) },
 			RunE: func(cmd *cobra.Command, words []string) error {
 				text := strings.Join(words[1:], " ")
+				if err := checkProfileName(words[0], cmd); err != nil {
+					return err
+				}
 				if _, err := tcpstats.Parse(text); err != nil {
 					return filterError(err)
 				}
@@ -216,6 +220,9 @@ func (a *app) tcpStatsProfileCommand() *cobra.Command {
 		a.jsonFlag(&cobra.Command{
 			Use: "rm NAME", Short: "remove a profile; clients that have it keep its filter", Args: args(1, 1),
 			RunE: func(cmd *cobra.Command, words []string) error {
+				if err := checkProfileName(words[0], cmd); err != nil {
+					return err
+				}
 				ctx, cancel := ask(cmd, readLimit)
 				defer cancel()
 				s, err := a.client().RemoveTCPStatsProfile(ctx, words[0])
@@ -227,6 +234,13 @@ func (a *app) tcpStatsProfileCommand() *cobra.Command {
 		}),
 	)
 	return cmd
+}
+
+func checkProfileName(name string, cmd *cobra.Command) error {
+	if err := config.CheckProfileName(name); err != nil {
+		return &usageError{err, cmd.UseLine()}
+	}
+	return nil
 }
 
 func printTCPStatsSettings(w io.Writer, s *client.TCPStats) {

@@ -280,7 +280,7 @@ func (s *statsService) view() client.TCPStats {
 		out.Flow = &client.TCPStatsFlow{
 			Flows: f.Flows, MaxFlows: f.MaxFlows, HalfOpen: f.HalfOpen, HalfLimit: f.HalfLimit,
 			Counters: map[string]uint64{
-				"seen": f.Seen, "segments": f.Segments, "ignored": f.Ignored, "pushed_out": f.Pushed, "refused": f.Refused, "expired": f.Expired,
+				"seen": f.Seen, "segments": f.Segments, "ignored": f.Ignored, "strays": f.Strays, "pushed_out": f.Pushed, "refused": f.Refused, "expired": f.Expired,
 			},
 		}
 	}

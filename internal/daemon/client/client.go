@@ -51,6 +51,8 @@ func New(socket string) *Client {
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
 		DisableKeepAlives:  true,
 		DisableCompression: true,
+	}, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse // to another request than was asked for
 	}}
 	return c
 }

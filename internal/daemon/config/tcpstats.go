@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -90,8 +91,8 @@ func (t *TCPStats) List() []StatsSetting {
 // With is the settings with one of them changed. What is wrong with its value is an error,
 // and t is as it was.
 func (t TCPStats) With(set StatsSetting) (TCPStats, error) {
-	number := func() (int64, error) {
-		n, err := strconv.ParseInt(set.Value, 10, 64)
+	number := func(bits int) (int64, error) {
+		n, err := strconv.ParseInt(set.Value, 10, bits)
 		if err != nil {
 			return 0, fmt.Errorf("%s is %q: want a whole number", set.Key, set.Value)
 		}
@@ -104,22 +105,22 @@ func (t TCPStats) With(set StatsSetting) (TCPStats, error) {
 	)
 	switch set.Key {
 	case keyMaxOpen:
-		n, err = number()
+		n, err = number(strconv.IntSize)
 		out.MaxOpenFDs = int(n)
 	case keyMaxReaders:
-		n, err = number()
+		n, err = number(strconv.IntSize)
 		out.MaxConcurrentReaders = int(n)
 	case keyMaxDuration:
-		out.MaxReadDurationMS, err = number()
+		out.MaxReadDurationMS, err = number(64)
 	case keyMinInterval:
-		out.MinReadIntervalMS, err = number()
+		out.MinReadIntervalMS, err = number(64)
 	case keyFlow:
 		if set.Value != wordOn && set.Value != wordOff {
 			return t, fmt.Errorf("%s is %q: want on or off", set.Key, set.Value)
 		}
 		out.Flow = set.Value == wordOn
 	case keyFlowMax:
-		n, err = number()
+		n, err = number(strconv.IntSize)
 		out.FlowMax = int(n)
 	case keyFlowIdle:
 		d, derr := time.ParseDuration(set.Value)
@@ -192,17 +193,23 @@ func (c Config) checkTCPStats(bad func(path []string, format string, args ...any
 	}
 	if t.Socket != "" {
 		at := []string{"tcpstats", "socket"}
+		control := filepath.Clean(c.Socket)
 		switch err := client.CheckSocket(t.Socket); {
 		case err != nil:
 			bad(at, "%v", err)
-		case filepath.Clean(t.Socket) == filepath.Clean(c.Socket):
+		case filepath.Clean(t.Socket) == control:
 			bad(at, "%s is the control socket already", t.Socket)
+		case filepath.Clean(t.Socket) == control+client.LockSuffix:
+			bad(at, "%s is the lock of the control socket already", t.Socket)
 		}
-		for _, l := range c.Listeners() {
-			if filepath.Clean(l) == filepath.Clean(t.Socket) {
-				bad(at, "%s is a listener of divert already", t.Socket)
-			}
+	}
+	for i, l := range c.Divert.Listeners {
+		if filepath.Clean(l) == filepath.Clean(c.StatsSocket()) {
+			bad([]string{"divert", "listeners", strconv.Itoa(i)}, "%s is the socket of TCP statistics already", l)
 		}
+	}
+	if len(c.Divert.Listeners) == 0 && t.Socket != "" && filepath.Clean(t.Socket) == filepath.Clean(c.Listeners()[0]) {
+		bad([]string{"tcpstats", "socket"}, "%s is the listener of divert already", t.Socket)
 	}
 	names := keys(t.Profiles)
 	if len(names) > serve.MaxProfiles {
@@ -211,10 +218,19 @@ func (c Config) checkTCPStats(bad func(path []string, format string, args ...any
 	}
 	for _, name := range names {
 		at := []string{"tcpstats", "profiles", name}
-		if err := serve.CheckProfileName(name); err != nil {
+		if err := CheckProfileName(name); err != nil {
 			bad(at, "%v", err)
 		} else if _, err := tcpstats.Parse(t.Profiles[name]); err != nil {
 			bad(at, "%v", err)
 		}
 	}
+}
+
+// CheckProfileName tells what is wrong with the name of a profile.
+func CheckProfileName(name string) error {
+	var r *serve.Refusal
+	if errors.As(serve.CheckProfileName(name), &r) {
+		return errors.New(r.Reason) // whose code is for programs
+	}
+	return nil
 }

@@ -14,9 +14,11 @@ const (
 	// trip is known; later, it was sent again.
 	reorderLimit = 3e6 // ns
 
-	// fitBytes is how far an acknowledgement may be from what was seen of the other end,
-	// for a flow whose handshake was not seen.
+	// fitBytes is how far the numbers of a segment may be from those that were seen, when
+	// the window that was offered is not larger or not known.
 	fitBytes = 1 << 20
+	// resetBytes is the same for a reset.
+	resetBytes = 1 << 16
 
 	smoothing = 8 // a sample is that part of the smoothed round trip
 )
@@ -54,51 +56,67 @@ type side struct {
 	synAt    int64 // when its SYN was seen first; 0: not, or more than once
 	synTwice bool
 
+	strayFrom, strayTo uint32 // the last segment that did not fit
+
 	timedSeq uint32 // a segment whose acknowledgement is waited for
 	timedAt  int64  // 0: none
 
 	holes [holes]hole
 }
 
-// flow is one flow. It is in a part and under its lock.
+// flow is one flow: its parts are in arrays of their own, so that a reader loads only what
+// it needs. It is under the lock of its part of the table.
 type flow struct {
-	ends  tcpstats.Ends
-	live  bool
+	*state
+	head   *head
+	ends   *tcpstats.Ends
+	record *tcpstats.Record
+}
+
+// head is what a reader looks at first.
+type head struct {
+	born uint64 // generation in which the flow was begun
+	port uint8
+}
+
+// state is what a flow is made of beside its record.
+type state struct {
 	reset bool
 	key   key
 	hash  uint64
-	born  uint64 // generation in which it was begun
-	moved uint64 // and in which it came to the table proper
-	last  int64  // when a segment was seen
+	last  int64 // when a segment was seen
+	place int32 // in the ring, -1: not in the ring
 	side  [2]side
 
-	established bool  // both ends have said something that fits
-	rtt         int64 // ns, between here and the remote end; 0: not measured
-
-	record tcpstats.Record
+	opener      int8    // who sent the SYN, -1: not seen
+	established bool    // both ends have said something that fits: they exist
+	refused     bool    // counted as such
+	active      bool    // the local end closed before it had the other one's FIN
+	rtt         int64   // ns, between here and the remote end; 0: not measured
+	knock       segment // a SYN that does not fit an established flow
 }
 
 // begin makes the flow new, of its first segment.
-func (f *flow) begin(head *frame.Packet, s *segment, gen uint64) {
-	live, hash, k := f.live, f.hash, f.key
-	*f = flow{live: live, hash: hash, key: k, born: gen, last: s.now}
-	f.ends.Family = tcpstats.FamilyIPv4
+func (f flow) begin(p *frame.Packet, s *segment, gen uint64) {
+	k := f.key
+	*f.state = state{hash: f.hash, key: k, place: f.place, opener: -1, last: s.now}
+	*f.head = head{born: gen, port: k.port}
+	e, r := f.ends, f.record
+	*e = tcpstats.Ends{Family: tcpstats.FamilyIPv4}
 	family := uint64(tcpstats.IPv4)
-	srcHi, srcLo := head.SrcWords()
-	dstHi, dstLo := head.DstWords()
-	if head.Have&frame.HaveIPv6 != 0 {
-		f.ends.Family, family = tcpstats.FamilyIPv6, uint64(tcpstats.IPv6)
+	srcHi, srcLo := p.SrcWords()
+	dstHi, dstLo := p.DstWords()
+	if p.Have&frame.HaveIPv6 != 0 {
+		e.Family, family = tcpstats.FamilyIPv6, uint64(tcpstats.IPv6)
 	} else {
 		srcLo, dstLo = srcLo|tcpstats.MappedWord, dstLo|tcpstats.MappedWord
 	}
-	e := &f.ends
-	e.LocalHi, e.LocalLo, e.LocalPort = srcHi, srcLo, head.SrcPort
-	e.RemoteHi, e.RemoteLo, e.RemotePort = dstHi, dstLo, head.DstPort
+	e.LocalHi, e.LocalLo, e.LocalPort = srcHi, srcLo, p.SrcPort
+	e.RemoteHi, e.RemoteLo, e.RemotePort = dstHi, dstLo, p.DstPort
 	if !s.out {
-		e.LocalHi, e.LocalLo, e.LocalPort = dstHi, dstLo, head.DstPort
-		e.RemoteHi, e.RemoteLo, e.RemotePort = srcHi, srcLo, head.SrcPort
+		e.LocalHi, e.LocalLo, e.LocalPort = dstHi, dstLo, p.DstPort
+		e.RemoteHi, e.RemoteLo, e.RemotePort = srcHi, srcLo, p.SrcPort
 	}
-	r := &f.record
 	r.Reset(tcpstats.Flow)
 	r.Put8(tcpstats.FieldFamily, uint8(family))
 	r.Put8(tcpstats.FieldPort, k.port)
@@ -106,20 +124,20 @@ func (f *flow) begin(head *frame.Packet, s *segment, gen uint64) {
 	r.Put16(tcpstats.FieldRemotePort, e.RemotePort)
 	r.PutAddr(tcpstats.FieldLocalAddr, e.LocalHi, e.LocalLo)
 	r.PutAddr(tcpstats.FieldRemoteAddr, e.RemoteHi, e.RemoteLo)
-	r.Put64(tcpstats.FieldCookie, hash^uint64(s.now))
+	r.Put64(tcpstats.FieldCookie, f.hash^uint64(s.now))
 	identity := tcpstats.FieldFamily.Bit() | tcpstats.FieldState.Bit() | tcpstats.FieldPort.Bit() | tcpstats.FieldLocalPort.Bit() | tcpstats.FieldRemotePort.Bit() |
 		tcpstats.FieldLocalAddr.Bit() | tcpstats.FieldRemoteAddr.Bit() | tcpstats.FieldCookie.Bit()
-	if head.VLANs > 0 {
-		r.Put16(tcpstats.FieldVLAN, head.VLAN[0])
+	if p.VLANs > 0 {
+		r.Put16(tcpstats.FieldVLAN, p.VLAN[0])
 		identity |= tcpstats.FieldVLAN.Bit()
 	}
 	if s.flags&frame.TCPSYN != 0 {
 		// A SYN with an acknowledgement is the answer of the other end.
-		direction := uint8(tcpstats.DirectionIn)
-		if s.out != (s.flags&frame.TCPACK != 0) {
-			direction = tcpstats.DirectionOut
+		f.opener = int8(direction(s))
+		if s.flags&frame.TCPACK != 0 {
+			f.opener = 1 - f.opener
 		}
-		r.Put8(tcpstats.FieldDirection, direction)
+		r.Put8(tcpstats.FieldDirection, [2]uint8{local: tcpstats.DirectionOut, remote: tcpstats.DirectionIn}[f.opener])
 		identity |= tcpstats.FieldDirection.Bit()
 	}
 	r.Mark(tcpstats.GroupIdentity, identity)
@@ -132,14 +150,109 @@ func (f *flow) begin(head *frame.Packet, s *segment, gen uint64) {
 	r.Put64(tcpstats.FieldFirstSeen, uint64(s.now))
 }
 
-// over tells that a segment begins another flow between the same ends: a new SYN where the
-// old flow has ended, or has another beginning.
-func (f *flow) over(s *segment) bool {
-	if s.flags&(frame.TCPSYN|frame.TCPACK) != frame.TCPSYN {
-		return false
+// verdict is what a segment is to the flow between its ends.
+type verdict uint8
+
+// Verdicts.
+const (
+	fits         verdict = iota
+	strays               // it cannot be of the flow
+	beginsAnew           // it begins another flow
+	answersKnock         // it answers the SYN of another flow, which is in knock
+)
+
+// judge tells what a segment is to the flow. Anybody can send a frame with the addresses
+// and ports of a flow: to an established one its numbers must fit. A SYN that does not fit
+// is kept, for the other end may have forgotten the flow and answer it.
+func (f flow) judge(s *segment) verdict {
+	d := direction(s)
+	me, other := &f.side[d], &f.side[1-d]
+	switch s.flags & (frame.TCPSYN | frame.TCPACK | frame.TCPRST) {
+	case frame.TCPSYN:
+		same := me.syn && me.isn == s.seq
+		switch {
+		case f.closed(), !f.established && !same && (me.seen || !other.syn):
+			return beginsAnew
+		case f.established && !same:
+			f.knock = *s
+			return strays
+		}
+		return fits
+	case frame.TCPSYN | frame.TCPACK:
+		switch {
+		case f.knock.flags != 0 && f.knock.out != s.out && s.ack == f.knock.seq+1:
+			return answersKnock
+		case other.syn && s.ack != other.isn+1, f.established && !(me.syn && me.isn == s.seq):
+			return strays
+		case !me.syn && me.seen:
+			return beginsAnew
+		}
+		return fits
 	}
-	d := &f.side[direction(s)]
-	return f.closed() || d.syn && d.isn != s.seq || !d.syn && d.seen
+	if s.flags&frame.TCPRST != 0 {
+		return f.judgeReset(me, other, s)
+	}
+	reach := f.reach(other)
+	if me.seen {
+		ahead := int32(s.seq - me.nxt)
+		if ahead > reach || ahead+int32(s.length()) < -reach {
+			if !f.established && !me.syn {
+				return beginsAnew
+			}
+			me.strayFrom, me.strayTo = s.seq, s.seq+s.length()
+			return strays
+		}
+	}
+	if s.flags&frame.TCPACK == 0 || !other.seen {
+		return fits
+	}
+	if !f.established && other.syn && !after(s.ack, other.isn) {
+		return strays // of the flow before
+	}
+	if int32(s.ack-other.nxt) <= reach {
+		return fits
+	}
+	// It acknowledges what was not seen, unless that was taken for a stray.
+	if n := s.ack - other.strayFrom; n > 0 && n <= other.strayTo-other.strayFrom {
+		other.nxt = other.strayTo
+		return fits
+	}
+	if !f.established && !other.syn {
+		return beginsAnew
+	}
+	return strays
+}
+
+// judgeReset is judge of a reset. That of an end of which nothing was seen names what the
+// other one said.
+func (f flow) judgeReset(me, other *side, s *segment) verdict {
+	ok := false
+	switch {
+	case me.seen:
+		behind := min(int32(s.seq-me.nxt), 0)
+		if me.acked {
+			behind = min(int32(s.seq-me.una), 0)
+		}
+		ok = behind >= -resetBytes && int32(s.seq-me.nxt) <= resetBytes
+	case s.flags&frame.TCPACK != 0:
+		ok = s.ack == other.nxt
+	default:
+		ok = other.ackedAny && s.seq == other.lastAck
+	}
+	if !ok {
+		return strays
+	}
+	return fits
+}
+
+// reach is how far an end may send ahead of what it is known to have sent, or repeat: what
+// the other one offered, and fitBytes at least.
+func (f flow) reach(other *side) int32 {
+	window := other.window
+	if f.side[local].scales && f.side[remote].scales {
+		window <<= other.wscale
+	}
+	return int32(max(window, fitBytes))
 }
 
 func direction(s *segment) int {
@@ -150,40 +263,37 @@ func direction(s *segment) int {
 }
 
 // closed tells that the flow has ended.
-func (f *flow) closed() bool {
+func (f flow) closed() bool {
 	return f.reset || f.side[local].fin && f.side[remote].fin
 }
 
-// proven tells that both ends exist: the handshake is whole, or each has acknowledged what
-// the other one sent.
-func (f *flow) proven() bool { return f.established }
-
 // have adds to what is there of a group.
-func (f *flow) have(field tcpstats.Field) {
+func (f flow) have(field tcpstats.Field) {
 	g := field.Group()
 	if h := f.record.Have(g); h&field.Bit() == 0 {
 		f.record.Mark(g, h|field.Bit())
 	}
 }
 
-func (f *flow) set32(field tcpstats.Field, v uint32) {
+func (f flow) set32(field tcpstats.Field, v uint32) {
 	f.record.Put32(field, v)
 	f.have(field)
 }
 
-func (f *flow) add32(field tcpstats.Field, n uint32) {
+func (f flow) add32(field tcpstats.Field, n uint32) {
 	v := f.record.Get32(field)
 	f.record.Put32(field, v+min(n, math.MaxUint32-v))
 }
 
-func (f *flow) add64(field tcpstats.Field, n uint64) { f.record.Put64(field, f.record.Get64(field)+n) }
+func (f flow) add64(field tcpstats.Field, n uint64) { f.record.Put64(field, f.record.Get64(field)+n) }
 
 // segment takes one segment in.
-func (f *flow) segment(s *segment) {
+func (f flow) segment(s *segment) {
 	d := direction(s)
 	me, other := &f.side[d], &f.side[1-d]
+	s.now = max(s.now, f.last) // shards have clocks of their own
 	f.last = s.now
-	r := &f.record
+	r := f.record
 	r.Put64(tcpstats.FieldLastSeen, uint64(s.now))
 	if s.out {
 		f.add64(tcpstats.FieldSegsOut, 1)
@@ -200,17 +310,24 @@ func (f *flow) segment(s *segment) {
 	f.window(d, me, s)
 	if s.flags&frame.TCPFIN != 0 && !me.fin {
 		me.fin, me.finSeq = true, s.seq+s.length()
+		if d == local {
+			f.active = !other.fin || after(other.finSeq, s.ack)
+		}
 	}
 	if s.flags&frame.TCPRST != 0 {
 		f.reset = true
 	}
 	me.seen = true
-	f.state()
+	f.settle()
 }
 
 // syn takes a SYN in.
-func (f *flow) syn(me, other *side, s *segment) {
-	if me.syn {
+func (f flow) syn(me, other *side, s *segment) {
+	if me.syn && me.isn != s.seq {
+		// Another answer to a SYN, as of a server that does not remember its first one.
+		*me = side{}
+		f.add32(retransOf[direction(s)], 1)
+	} else if me.syn {
 		me.synAt, me.synTwice = 0, true // of which the answer is, nobody can tell
 		return
 	}
@@ -227,7 +344,7 @@ func (f *flow) syn(me, other *side, s *segment) {
 		return
 	}
 	// Both have said what they can.
-	r, options := &f.record, uint8(0)
+	r, options := f.record, uint8(0)
 	if me.time && other.time {
 		options |= tcpstats.OptionTimestamps
 	}
@@ -248,7 +365,7 @@ func (f *flow) syn(me, other *side, s *segment) {
 
 // handshake notes a round trip of the handshake between here and one end. A beginning of
 // 0 is not known.
-func (f *flow) handshake(toRemote bool, began, now int64) {
+func (f flow) handshake(toRemote bool, began, now int64) {
 	if began == 0 || now < began {
 		return
 	}
@@ -262,7 +379,7 @@ func (f *flow) handshake(toRemote bool, began, now int64) {
 }
 
 // sample takes a round trip between here and the remote end, in nanoseconds.
-func (f *flow) sample(ns int64) {
+func (f flow) sample(ns int64) {
 	us := uint32(min(ns/1000, math.MaxUint32))
 	if f.rtt == 0 {
 		f.rtt = max(ns, 1)
@@ -285,7 +402,7 @@ var (
 )
 
 // payload takes in what a segment has of the sequence space.
-func (f *flow) payload(d int, me *side, s *segment) {
+func (f flow) payload(d int, me *side, s *segment) {
 	n := s.length()
 	end := s.seq + n
 	if !me.seen {
@@ -313,6 +430,10 @@ func (f *flow) payload(d int, me *side, s *segment) {
 		me.gap(me.nxt, s.seq, s.now)
 	case s.seq != me.nxt:
 		f.add32(retransOf[d], 1) // its beginning was there already
+		me.timedAt = 0
+		if d == local {
+			f.add64(tcpstats.FieldBytesRetrans, uint64(me.nxt-s.seq))
+		}
 	}
 	if d == remote {
 		f.add64(tcpstats.FieldBytesReceived, uint64(min(s.bytes, end-me.nxt)))
@@ -329,16 +450,16 @@ func (f *flow) payload(d int, me *side, s *segment) {
 
 // again takes in a segment that ends before what was seen: it was sent again, or comes out
 // of order.
-func (f *flow) again(d int, me *side, s *segment, end uint32) {
+func (f flow) again(d int, me *side, s *segment, end uint32) {
 	limit := int64(reorderLimit)
 	if f.rtt != 0 {
 		limit = min(limit, f.rtt)
 	}
-	since, ok := me.fill(s.seq, end)
-	if ok && d == remote {
-		f.add64(tcpstats.FieldBytesReceived, uint64(s.bytes))
+	filled, since := me.fill(s.seq, end)
+	if d == remote {
+		f.add64(tcpstats.FieldBytesReceived, uint64(min(filled, s.bytes)))
 	}
-	if ok && s.now-since <= limit {
+	if filled > 0 && s.now-since <= limit {
 		f.add32(reorderOf[d], 1)
 		return
 	}
@@ -366,34 +487,44 @@ func (m *side) gap(from, to uint32, now int64) {
 	m.holes[oldest] = hole{from, to, max(now, 1)}
 }
 
-// fill takes what lies from from to to out of the gap that it lies in. ok is false when
-// it lies in none.
-func (m *side) fill(from, to uint32) (since int64, ok bool) {
+// fill takes what lies from from to to out of the gaps that it lies in. It returns how much
+// that is, and since when the oldest of them is there.
+func (m *side) fill(from, to uint32) (filled uint32, since int64) {
 	for i := range m.holes {
-		h := &m.holes[i]
-		if h.since == 0 || after(h.from, from) || after(to, h.to) {
+		h := m.holes[i]
+		lo, hi := h.from, h.to
+		if after(from, lo) {
+			lo = from
+		}
+		if after(hi, to) {
+			hi = to
+		}
+		if h.since == 0 || !after(hi, lo) {
 			continue
 		}
-		since = h.since
-		switch rest := *h; {
-		case h.from == from && h.to == to:
-			h.since = 0
-		case h.from == from:
-			h.from = to
-		default:
-			h.to = from
-			if rest.to != to {
-				m.gap(to, rest.to, since)
-			}
+		if filled == 0 || h.since < since {
+			since = h.since
 		}
-		return since, true
+		filled += hi - lo
+		left, right := lo != h.from, hi != h.to
+		switch {
+		case left && right:
+			m.holes[i].to = lo
+			m.gap(hi, h.to, h.since)
+		case left:
+			m.holes[i].to = lo
+		case right:
+			m.holes[i].from = hi
+		default:
+			m.holes[i].since = 0
+		}
 	}
-	return 0, false
+	return filled, since
 }
 
 // ack takes an acknowledgement of an end in: what it says of the other one.
-func (f *flow) ack(d int, me, other *side, s *segment) {
-	if !f.established && other.seen && f.fits(me, other, s) {
+func (f flow) ack(d int, me, other *side, s *segment) {
+	if !f.established && s.flags&frame.TCPRST == 0 && f.proves(me, other, s) {
 		f.established = true
 	}
 	// The third segment of the handshake.
@@ -406,7 +537,11 @@ func (f *flow) ack(d int, me, other *side, s *segment) {
 	if other.seen && fresh && !after(s.ack, other.nxt) {
 		if d == remote {
 			if f.side[local].acked {
-				f.add64(tcpstats.FieldBytesAcked, uint64(s.ack-other.una))
+				n := s.ack - other.una
+				if other.fin && s.ack == other.finSeq {
+					n--
+				}
+				f.add64(tcpstats.FieldBytesAcked, uint64(n))
 			}
 			f.set32(tcpstats.FieldSndUna, s.ack)
 			f.have(tcpstats.FieldBytesAcked)
@@ -421,14 +556,13 @@ func (f *flow) ack(d int, me, other *side, s *segment) {
 		s.window == me.window && other.acked && after(other.nxt, s.ack) {
 		f.add32(tcpstats.FieldDupAcks, 1)
 	}
-	if fresh {
-		me.lastAck = s.ack
-		me.ackedAny = true
+	if fresh && !(other.seen && after(s.ack, other.nxt)) || !f.established {
+		me.lastAck, me.ackedAny = s.ack, true
 	}
 }
 
-// fits tells whether an acknowledgement can be one of what the other end sent.
-func (f *flow) fits(me, other *side, s *segment) bool {
+// proves tells whether an acknowledgement shows that both ends are there.
+func (f flow) proves(me, other *side, s *segment) bool {
 	if other.syn {
 		if s.flags&frame.TCPSYN != 0 {
 			return false // the answer to a SYN: the first end may not exist
@@ -437,11 +571,11 @@ func (f *flow) fits(me, other *side, s *segment) bool {
 	}
 	// The handshake was not seen: both ends must know what the other one sends.
 	diff := int32(s.ack - other.nxt)
-	return me.seen && diff <= 0 && diff > -fitBytes && other.ackedAny && int32(other.lastAck-me.nxt) <= 0 && int32(other.lastAck-me.nxt) > -fitBytes
+	return me.seen && other.seen && diff <= 0 && diff > -fitBytes && other.ackedAny && int32(other.lastAck-me.nxt) <= 0 && int32(other.lastAck-me.nxt) > -fitBytes
 }
 
 // window takes the window in that an end offers.
-func (f *flow) window(d int, me *side, s *segment) {
+func (f flow) window(d int, me *side, s *segment) {
 	if s.flags&frame.TCPRST != 0 {
 		return
 	}
@@ -467,32 +601,32 @@ func (f *flow) window(d int, me *side, s *segment) {
 	}
 }
 
-// state says what the local end's state is, as far as the segments show it.
-func (f *flow) state() {
+// settle says what the local end's state is, as far as the segments show it.
+func (f flow) settle() {
 	l, r := &f.side[local], &f.side[remote]
-	finAcked := func(m *side) bool { return m.fin && m.acked && !after(m.finSeq, m.una) }
+	acked := l.fin && l.acked && !after(l.finSeq, l.una)
 	s := tcpstats.Established
 	switch {
 	case f.reset:
 		s = tcpstats.Closed
-	case l.fin && r.fin && finAcked(l) && finAcked(r):
+	case l.fin && f.active && acked && r.fin:
 		s = tcpstats.TimeWait
-	case l.fin && r.fin && finAcked(l):
-		s = tcpstats.TimeWait
-	case l.fin && r.fin && finAcked(r):
-		s = tcpstats.LastAck
-	case l.fin && r.fin:
-		s = tcpstats.Closing
-	case l.fin && finAcked(l):
+	case l.fin && f.active && acked:
 		s = tcpstats.FinWait2
-	case l.fin:
+	case l.fin && f.active && r.fin:
+		s = tcpstats.Closing
+	case l.fin && f.active:
 		s = tcpstats.FinWait1
+	case l.fin && acked:
+		s = tcpstats.Closed
+	case l.fin:
+		s = tcpstats.LastAck
 	case r.fin:
 		s = tcpstats.CloseWait
 	case f.established:
-	case l.syn && !r.syn:
+	case f.opener == local:
 		s = tcpstats.SynSent
-	case r.syn && !f.established:
+	case f.opener == remote:
 		s = tcpstats.SynReceived
 	}
 	f.ends.State = s

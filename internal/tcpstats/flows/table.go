@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,9 @@ import (
 const (
 	parts   = 16 // of the table, each with a lock
 	lockRun = 32 // flows that a reader or a sweep looks at under one lock
+	wordRun = 64 // and words of free slots
+
+	roomRun = 8 // slots that are looked at for a flow that has ended, when the table is full
 
 	// Room of a part above its share, for hashes are not even: nine deviations at the
 	// smallest table.
@@ -52,18 +56,39 @@ type Stats struct {
 	HalfOpen  int    // in the ring
 	Seen      uint64 // flows that were begun
 	Segments  uint64 // that belong to a flow
-	Ignored   uint64 // segments of none: a reset or an ACK of something unknown, what is no whole TCP header
+	Ignored   uint64 // segments of none: a reset of something unknown, what is no whole TCP header
+	Strays    uint64 // segments between the ends of a flow that cannot be of it, by their numbers
 	Pushed    uint64 // half-open flows that made room for another
-	Refused   uint64 // times that a flow was ready and the table full
+	Refused   uint64 // flows that were ready while the table was full, and stayed in the ring for then
 	Expired   uint64 // idle, half-open too long, or closed
 	MaxFlows  int
 	HalfLimit int
 }
 
-// key is what flows are told apart by.
+// key is what flows are told apart by. A connection whose both ends are at the wire of one
+// port is two flows there: each end is the remote one of what it sends in.
 type key struct {
-	conn frame.Conn
-	port uint8
+	conn   frame.Conn
+	port   uint8
+	remote uint8 // 1: the larger end is the remote one
+}
+
+// keyOf is the key of a frame, and its hash.
+func (t *Table) keyOf(conn *frame.Conn, port int, out bool, head *frame.Packet) (k key, hash uint64) {
+	srcHi, srcLo := head.SrcWords()
+	dstHi, dstLo := head.DstWords()
+	larger := head.SrcPort > head.DstPort
+	if srcHi != dstHi {
+		larger = srcHi > dstHi
+	} else if srcLo != dstLo {
+		larger = srcLo > dstLo
+	}
+	k = key{conn: *conn, port: uint8(port)}
+	if larger != out {
+		k.remote = 1
+	}
+	const odd = 0x9e3779b97f4a7c15
+	return k, conn.Hash(t.seed) + uint64(int(k.port)<<1|int(k.remote))*odd
 }
 
 // Table is the flows of all ports. Safe for concurrent use. Its memory is taken by New.
@@ -80,12 +105,21 @@ type part struct {
 	mu    sync.Mutex
 	index []uint32 // by hash, linear probing: number of a slot and 1, 0 free
 	mask  uint64
-	slots []flow   // the ring of half-open flows, and behind it the table proper
-	open  int      // how many of the slots are the ring
+	used  []uint64 // a bit for each slot with a flow
+	slots int
+	ring  []uint32 // slots of the half-open flows
 	next  int      // of the ring: the oldest, which makes room
-	free  []uint32 // slots of the table proper
+	free  []uint32 // slots that are not in the ring and have no flow
+	hand  int      // where the search for a flow that has ended goes on
 	stats Stats
-	_     [64]byte // the next part's lock is in another cache line
+
+	// Of each slot. A flow stays where it was begun.
+	heads   []head
+	ends    []tcpstats.Ends
+	states  []state
+	records []tcpstats.Record
+
+	_ [64]byte // the next part's lock is in another cache line
 }
 
 // New makes a table.
@@ -107,10 +141,15 @@ func New(cfg Config) *Table {
 	for i := range t.part {
 		p := &t.part[i]
 		p.index, p.mask = make([]uint32, buckets), uint64(buckets-1)
-		p.slots, p.open = make([]flow, open+share), open
-		p.free = make([]uint32, 0, share)
-		for s := len(p.slots) - 1; s >= open; s-- {
-			p.free = append(p.free, uint32(s))
+		p.slots, p.used = open+share, make([]uint64, (open+share+63)/64)
+		p.heads, p.ends = make([]head, p.slots), make([]tcpstats.Ends, p.slots)
+		p.states, p.records = make([]state, p.slots), make([]tcpstats.Record, p.slots)
+		p.ring, p.free = make([]uint32, open), make([]uint32, share)
+		for slot := range p.ring {
+			p.ring[slot] = uint32(slot)
+		}
+		for i := range p.free {
+			p.free[i] = uint32(p.slots - 1 - i)
 		}
 	}
 	return t
@@ -121,7 +160,7 @@ func (t *Table) Config() Config { return t.cfg }
 
 // Stats counts what was seen so far.
 func (t *Table) Stats() Stats {
-	out := Stats{MaxFlows: t.cfg.MaxFlows, HalfLimit: parts * t.part[0].open}
+	out := Stats{MaxFlows: t.cfg.MaxFlows, HalfLimit: parts * len(t.part[0].ring)}
 	for i := range t.part {
 		p := &t.part[i]
 		p.mu.Lock()
@@ -132,6 +171,7 @@ func (t *Table) Stats() Stats {
 		out.Seen += s.Seen
 		out.Segments += s.Segments
 		out.Ignored += s.Ignored
+		out.Strays += s.Strays
 		out.Pushed += s.Pushed
 		out.Refused += s.Refused
 		out.Expired += s.Expired
@@ -156,12 +196,12 @@ func (t *Table) Observe(now int64, port int, out bool, head *frame.Packet, first
 	}
 	var s segment
 	ok = s.read(head, first, frameBytes)
-	h := conn.Hash(t.seed) + uint64(port)*0x9e3779b97f4a7c15
+	k, h := t.keyOf(&conn, port, out, head)
 	p := &t.part[h>>60%parts]
 	p.mu.Lock()
 	if ok {
 		s.now, s.out = now, out
-		t.observe(p, h, key{conn, uint8(port)}, head, &s)
+		t.observe(p, h, &k, head, &s)
 	} else {
 		p.stats.Ignored++
 	}
@@ -169,33 +209,60 @@ func (t *Table) Observe(now int64, port int, out bool, head *frame.Packet, first
 }
 
 // observe is Observe in a part.
-func (t *Table) observe(p *part, h uint64, k key, head *frame.Packet, s *segment) {
-	slot, ok := p.find(h, &k)
-	if ok && p.slots[slot].over(s) {
-		p.remove(t, slot)
-		ok = false
+func (t *Table) observe(p *part, h uint64, k *key, head *frame.Packet, s *segment) {
+	slot, ok := p.find(h, k)
+	var syn segment // that began another flow between the same ends
+	if ok {
+		switch f := p.at(slot); f.judge(s) {
+		case fits:
+		case strays:
+			p.stats.Strays++
+			return
+		case beginsAnew:
+			p.remove(t, slot)
+			ok = false
+		case answersKnock:
+			syn = f.knock
+			p.remove(t, slot)
+			ok = false
+		}
 	}
 	if !ok {
-		if s.flags&(frame.TCPRST) != 0 || s.flags&(frame.TCPSYN|frame.TCPACK) == 0 {
+		if s.flags&frame.TCPRST != 0 || s.flags&(frame.TCPSYN|frame.TCPACK) == 0 {
 			p.stats.Ignored++
 			return
 		}
-		slot = p.begin(t, h, &k)
-		p.slots[slot].begin(head, s, t.gen.Load())
+		slot = p.begin(t, h, k)
+		f := p.at(slot)
+		f.begin(head, s, t.gen.Load())
+		if syn.flags != 0 {
+			f.last = syn.now
+			f.record.Put64(tcpstats.FieldFirstSeen, uint64(syn.now))
+			f.segment(&syn)
+			p.stats.Segments++
+		}
 	}
-	f := &p.slots[slot]
+	f := p.at(slot)
 	p.stats.Segments++
 	f.segment(s)
-	if slot < p.open && f.proven() {
+	if f.place >= 0 && f.established {
 		p.promote(t, slot)
 	}
 }
+
+// at is the flow in a slot.
+func (p *part) at(slot int) flow {
+	return flow{&p.states[slot], &p.heads[slot], &p.ends[slot], &p.records[slot]}
+}
+
+// has tells whether a slot has a flow.
+func (p *part) has(slot int) bool { return p.used[slot/64]>>(slot%64)&1 != 0 }
 
 // find looks a flow up.
 func (p *part) find(h uint64, k *key) (slot int, ok bool) {
 	for i := h & p.mask; p.index[i] != 0; i = (i + 1) & p.mask {
 		s := int(p.index[i] - 1)
-		if f := &p.slots[s]; f.hash == h && f.key == *k {
+		if f := &p.states[s]; f.hash == h && f.key == *k {
 			return s, true
 		}
 	}
@@ -218,7 +285,7 @@ func (p *part) take(h uint64, slot int) {
 		i = (i + 1) & p.mask
 	}
 	for j := (i + 1) & p.mask; p.index[j] != 0; j = (j + 1) & p.mask {
-		home := p.slots[p.index[j]-1].hash & p.mask
+		home := p.states[p.index[j]-1].hash & p.mask
 		if (j-home)&p.mask >= (j-i)&p.mask { // what is at j may stand at i
 			p.index[i] = p.index[j]
 			i = j
@@ -229,14 +296,15 @@ func (p *part) take(h uint64, slot int) {
 
 // begin takes the slot of the oldest half-open flow for another.
 func (p *part) begin(t *Table, h uint64, k *key) int {
-	slot := p.next
-	p.next = (p.next + 1) % p.open
-	if p.slots[slot].live {
+	place, slot := p.next, int(p.ring[p.next])
+	p.next = (p.next + 1) % len(p.ring)
+	f := p.at(slot)
+	if p.has(slot) {
 		p.stats.Pushed++
 		p.remove(t, slot)
 	}
-	f := &p.slots[slot]
-	f.live, f.hash, f.key = true, h, *k
+	f.hash, f.key, f.place = h, *k, int32(place)
+	p.used[slot/64] |= 1 << (slot % 64)
 	p.put(h, slot)
 	p.stats.HalfOpen++
 	p.stats.Seen++
@@ -245,10 +313,10 @@ func (p *part) begin(t *Table, h uint64, k *key) int {
 
 // remove forgets a flow.
 func (p *part) remove(t *Table, slot int) {
-	f := &p.slots[slot]
+	f := p.at(slot)
 	p.take(f.hash, slot)
-	f.live = false
-	if slot < p.open {
+	p.used[slot/64] &^= 1 << (slot % 64)
+	if f.place >= 0 { // its slot stays in the ring
 		p.stats.HalfOpen--
 		return
 	}
@@ -257,44 +325,70 @@ func (p *part) remove(t *Table, slot int) {
 	p.free = append(p.free, uint32(slot)) // it has room for all of them
 }
 
-// promote moves a flow from the ring into the table proper, when there is room.
+// promote takes a flow out of the ring when there is room elsewhere. It stays in its slot,
+// so that a reader comes by it once; the ring gets a free one.
 func (p *part) promote(t *Table, slot int) {
-	if len(p.free) == 0 || t.flows.Load() >= int64(t.cfg.MaxFlows) {
-		p.stats.Refused++
+	f := p.at(slot)
+	if !p.room(t) {
+		if !f.refused {
+			f.refused = true
+			p.stats.Refused++
+		}
 		return
 	}
-	to := int(p.free[len(p.free)-1])
+	p.ring[f.place] = p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]
-	f := &p.slots[slot]
-	p.slots[to] = *f
-	p.slots[to].moved = t.gen.Load()
-	p.take(f.hash, slot)
-	f.live = false
-	p.put(p.slots[to].hash, to)
+	f.place = -1
 	p.stats.HalfOpen--
 	p.stats.Flows++
-	t.flows.Add(1)
 }
 
-// Sweep forgets what is idle or closed. Call it every second or so.
+// room takes room for one flow in the table proper. When that is full, one that has ended
+// makes room.
+func (p *part) room(t *Table) bool {
+	for range roomRun {
+		if len(p.free) > 0 {
+			if t.flows.Add(1) <= int64(t.cfg.MaxFlows) {
+				return true
+			}
+			t.flows.Add(-1)
+		}
+		p.hand = (p.hand + 1) % p.slots
+		if f := p.at(p.hand); p.has(p.hand) && f.place < 0 && f.closed() {
+			p.remove(t, p.hand)
+			p.stats.Expired++
+		}
+	}
+	return false
+}
+
+// nextUsed is the next slot with a flow, from one on, and whether there is one. It looks
+// at wordRun words at most; slot is where to go on.
+func (p *part) nextUsed(from int, words *int) (slot int, ok bool) {
+	for ; from < p.slots && *words > 0; *words-- {
+		if w := p.used[from/64] >> (from % 64); w != 0 {
+			return from + bits.TrailingZeros64(w), true
+		}
+		from = from&^63 + 64
+	}
+	return min(from, p.slots), false
+}
+
+// Sweep forgets what is idle or has ended. Call it every second or so.
 func (t *Table) Sweep(now int64) {
 	for i := range t.part {
 		p := &t.part[i]
-		for from := 0; from < len(p.slots); from += lockRun {
+		for from := 0; from < p.slots; {
 			p.mu.Lock()
-			for slot := from; slot < min(from+lockRun, len(p.slots)); slot++ {
-				f := &p.slots[slot]
-				if !f.live {
-					continue
+			words := wordRun
+			for range lockRun {
+				slot, ok := p.nextUsed(from, &words)
+				from = slot
+				if !ok {
+					break
 				}
-				limit := t.cfg.Idle
-				switch {
-				case slot < p.open:
-					limit = openIdle
-				case f.closed():
-					limit = closedIdle
-				}
-				if now-f.last > int64(limit) {
+				from++
+				if f := p.at(slot); now-f.last > int64(t.patience(f)) {
 					p.remove(t, slot)
 					p.stats.Expired++
 				}
@@ -302,6 +396,17 @@ func (t *Table) Sweep(now int64) {
 			p.mu.Unlock()
 		}
 	}
+}
+
+// patience is how long a flow may be without a segment.
+func (t *Table) patience(f flow) time.Duration {
+	switch {
+	case f.closed():
+		return min(closedIdle, t.cfg.Idle)
+	case !f.established:
+		return min(openIdle, t.cfg.Idle)
+	}
+	return t.cfg.Idle
 }
 
 // Open implements tcpstats.Source.
@@ -312,7 +417,8 @@ func (t *Table) Open(_ context.Context, q *tcpstats.Query) (tcpstats.Cursor, err
 	}, nil
 }
 
-// cursor is one read: it goes through the parts, in each through the ring first.
+// cursor is one read: it goes through the parts, slot by slot. What was there when it began
+// and still is when it comes by is in it, once.
 type cursor struct {
 	t       *Table
 	matcher tcpstats.Matcher
@@ -341,16 +447,21 @@ func (c *cursor) Next(ctx context.Context, b []byte) (out []byte, records int, e
 			break
 		}
 		p.mu.Lock()
-		end := min(c.slot+lockRun, len(p.slots))
-		for ; c.slot < end; c.slot++ {
-			f := &p.slots[c.slot]
-			// One that was moved since the read began was seen in the ring, or is newer.
-			if !f.live || f.born >= c.gen || f.moved >= c.gen {
+		words := wordRun
+		for range lockRun {
+			slot, ok := p.nextUsed(c.slot, &words)
+			c.slot = slot
+			if !ok {
+				break
+			}
+			c.slot++
+			head := &p.heads[slot]
+			if head.born >= c.gen {
 				continue
 			}
 			c.walked.Visited++
-			why := c.matcher.Ask(&f.ends)
-			if why == tcpstats.Match && c.via != 0 && c.via != tcpstats.ViaAny && c.via != f.key.port+1 {
+			why := c.matcher.Ask(&p.ends[slot])
+			if why == tcpstats.Match && c.via != 0 && c.via != head.port+1 {
 				why = tcpstats.SkipVia
 			}
 			if tracing {
@@ -360,11 +471,11 @@ func (c *cursor) Next(ctx context.Context, b []byte) (out []byte, records int, e
 				c.walked.Skipped[why]++
 				continue
 			}
-			b = f.record.Append(b, c.fields, c.format)
+			b = p.records[slot].Append(b, c.fields, c.format)
 			c.walked.Appended++
 		}
 		p.mu.Unlock()
-		if c.slot == len(p.slots) {
+		if c.slot == p.slots {
 			c.part, c.slot = c.part+1, 0
 		}
 	}

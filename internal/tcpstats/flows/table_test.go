@@ -211,3 +211,23 @@ func itoa(n int) string {
 	}
 	return itoa(n/10) + string(rune('0'+n%10))
 }
+
+// observed is a frame that is shown to a table again and again, each time as the next
+// segment.
+type observed struct {
+	b    []byte
+	head frame.Packet
+	port int
+	seq  uint32
+}
+
+func (o *observed) make(s tcp, port int) {
+	o.b, o.port, o.seq = s.frame(), port, s.seq
+	o.head.Parse(o.b, len(o.b))
+}
+
+func (o *observed) next(table *Table) {
+	binary.BigEndian.PutUint32(o.b[o.head.L4+tcpSeq:], o.seq)
+	o.seq += uint32(len(o.b) - o.head.L4 - tcpSize)
+	table.Observe(1e18, o.port, true, &o.head, o.b, len(o.b))
+}

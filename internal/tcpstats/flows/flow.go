@@ -420,6 +420,7 @@ func (f flow) payload(d int, me *side, s *segment) {
 			f.add64(tcpstats.FieldBytesSent, uint64(s.bytes))
 		}
 	}
+	fresh := uint32(0) // of what came before what is behind nxt
 	switch {
 	case !after(end, me.nxt) && s.bytes <= 1 && s.flags&(frame.TCPSYN|frame.TCPFIN) == 0 && end == me.nxt && me.acked && me.una == me.nxt:
 		return // a byte that was acknowledged already: it asks whether the other end is there
@@ -430,13 +431,15 @@ func (f flow) payload(d int, me *side, s *segment) {
 		me.gap(me.nxt, s.seq, s.now)
 	case s.seq != me.nxt:
 		f.add32(retransOf[d], 1) // its beginning was there already
+		fresh, _ = me.fill(s.seq, me.nxt)
 		me.timedAt = 0
 		if d == local {
 			f.add64(tcpstats.FieldBytesRetrans, uint64(me.nxt-s.seq))
 		}
 	}
 	if d == remote {
-		f.add64(tcpstats.FieldBytesReceived, uint64(min(s.bytes, end-me.nxt)))
+		fresh += end - me.nxt
+		f.add64(tcpstats.FieldBytesReceived, uint64(min(s.bytes, fresh)))
 	} else if me.timedAt == 0 && s.bytes > 0 {
 		me.timedSeq, me.timedAt = end, s.now
 	}

@@ -87,9 +87,16 @@ func (t *Table) keyOf(conn *frame.Conn, port int, out bool, head *frame.Packet) 
 	if larger != out {
 		k.remote = 1
 	}
-	const odd = 0x9e3779b97f4a7c15
-	return k, conn.Hash(t.seed) + uint64(int(k.port)<<1|int(k.remote))*odd
+	// For some seeds the uppermost bits of a connection's hash hardly change with a port.
+	// Mixed once more (splitmix64) they do.
+	h := conn.Hash(t.seed) + uint64(int(k.port)<<1|int(k.remote))*0x9e3779b97f4a7c15
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return k, h ^ h>>31
 }
+
+// partOf is the part of the table that a hash falls in.
+func partOf(hash uint64) int { return int(hash >> 60 % parts) }
 
 // Table is the flows of all ports. Safe for concurrent use. Its memory is taken by New.
 type Table struct {
@@ -197,7 +204,7 @@ func (t *Table) Observe(now int64, port int, out bool, head *frame.Packet, first
 	var s segment
 	ok = s.read(head, first, frameBytes)
 	k, h := t.keyOf(&conn, port, out, head)
-	p := &t.part[h>>60%parts]
+	p := &t.part[partOf(h)]
 	p.mu.Lock()
 	if ok {
 		s.now, s.out = now, out

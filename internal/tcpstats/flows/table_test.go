@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
@@ -112,6 +113,8 @@ var (
 )
 
 const ms = time.Millisecond
+
+func dur(ns int64) time.Duration { return time.Duration(ns) }
 
 // shake plays a handshake of a client at the wire, 20 ms from here, with a server 5 ms
 // behind this host.
@@ -230,4 +233,37 @@ func (o *observed) next(table *Table) {
 	binary.BigEndian.PutUint32(o.b[o.head.L4+tcpSeq:], o.seq)
 	o.seq += uint32(len(o.b) - o.head.L4 - tcpSize)
 	table.Observe(1e18, o.port, true, &o.head, o.b, len(o.b))
+}
+
+// TestPartsAreEven: the flows of one address, which differ in a port only, spread over the
+// parts, whatever the seed: no part is full long before the table is.
+func TestPartsAreEven(t *testing.T) {
+	const flows = 512
+	table, seeds := New(Config{MaxFlows: LeastFlows}), rand.New(rand.NewPCG(4, 2))
+	for seed := range 300 {
+		table.seed = seeds.Uint64()
+		for name, frames := range map[string]func(i int) tcp{
+			"ports of a client": func(i int) tcp { return tcp{src: netip.AddrPortFrom(client.Addr(), uint16(1024+i)), dst: server} },
+			"ports of a server": func(i int) tcp { return tcp{src: client, dst: netip.AddrPortFrom(server.Addr(), uint16(1024+i))} },
+			"addresses": func(i int) tcp {
+				return tcp{src: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 40000), dst: server}
+			},
+		} {
+			var n [parts]int
+			for i := range flows {
+				b := frames(i).frame()
+				var head frame.Packet
+				head.Parse(b, len(b))
+				conn, ok := head.Conn()
+				require.True(t, ok)
+				_, h := table.keyOf(&conn, 1, false, &head)
+				n[partOf(h)]++
+			}
+			most := 0
+			for _, k := range n {
+				most = max(most, k)
+			}
+			require.Less(t, most, 3*flows/parts, "%s, seed %d: %v", name, seed, n) // eleven deviations
+		}
+	}
 }

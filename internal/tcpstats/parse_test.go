@@ -16,14 +16,24 @@ var workloads = []struct {
 }{
 	{"empty", "", 11},
 	{"single_port", "local_port=443", 61},
-	{"multi_port", "local_port=22,80,443,8080,8443,3306,5432,993", 161},
-	{"exclude_states", "exclude=listen,timewait,close_wait,closed", 173},
-	{"ipv4_cidr", "local_addr=192.168.10.0/24 local_port=443", 108},
+	{"multi_port", "local_port=22,443,8080,8443,3306,5432,9000,6379", 161},
+	{"exclude_states", "exclude=listen,timewait,closing,syn_sent", 173},
+	{"ipv4_cidr", "local_addr=10.1.0.0/24 local_port=443", 108},
 	{"ipv6_compressed", "remote_addr=2001:db8::1 local_port=443", 111},
-	{"ipv6_full", "remote_addr=2001:0db8:0000:0000:0000:0000:0000:0001", 116},
+	{"ipv6_full", "remote_addr=2001:db8:0000:0000:0000:0000:0000:0001", 116},
 	{"complex_combo", "local_port=443,8443 exclude=listen,timewait local_addr=10.1.2.0/24 ipv4_only format=full", 280},
-	{"worst_case", "local_port=1,2,3,4,5,6,7,8 remote_port=1,2,3,4,5,6,7,9 exclude=listen,closed,closing,timewait,last_ack local_addr=10.0.0.0/8 remote_addr=10.1.0.0/16 format=full fields=all", 675},
+	{"worst_case", "local_port=1,2,3,4,5,6,7,8 remote_port=1,2,3,4,5,6,7,8 exclude=listen,closed,established,timewait,close_wait local_addr=10.0.0.0/8 remote_addr=192.168.0.0/16 format=full fields=all", 675},
 	{"uppercase_stress", "LOCAL_PORT=443,8443 EXCLUDE=LISTEN,TIMEWAIT LOCAL_ADDR=10.1.2.0/24 IPV4_ONLY FORMAT=FULL", 278},
+}
+
+func TestWorkloadsAreThePublishedOnes(t *testing.T) {
+	bytes := []int{0, 14, 47, 40, 37, 38, 50, 88, 180, 88}
+	require.Len(t, workloads, len(bytes))
+	for i, w := range workloads {
+		assert.Len(t, w.text, bytes[i], w.name)
+		_, err := Parse(w.text)
+		assert.NoError(t, err, w.name)
+	}
 }
 
 func TestParseAndBack(t *testing.T) {

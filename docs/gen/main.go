@@ -50,6 +50,7 @@ func generate(root string) ([]page, error) {
 		{"docs/reference/cli.md", commandLine},
 		{"docs/reference/config.md", configuration},
 		{"docs/reference/probe.md", probeDocument},
+		{"docs/reference/tcpstats-fields.md", statsFields},
 		{"docs/simulator/options.md", options},
 		{"docs/simulator/faults.md", faults},
 		{"docs/contributing/mutants.md", mutantList},

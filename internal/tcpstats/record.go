@@ -266,15 +266,26 @@ func (r *Record) Append(b []byte, want Groups, as Format) []byte {
 		b = slices.Grow(b, FullSize)
 	}
 	out := b[at : at+FullSize]
-	n := headerSize
-	for left := uint(groups); left != 0; { // runs of blocks that lie side by side
-		first := bits.TrailingZeros(left)
-		end := first + bits.TrailingZeros(^(left >> first))
+	n, left := headerSize, uint(groups)
+	if left&1 != 0 { // the header and the first block lie side by side too
+		_, end := run(left)
+		n = copy(out, r.b[:blockAt[end]])
+		left &= ^uint(0) << end
+	}
+	for left != 0 {
+		first, end := run(left)
 		n += copy(out[n:], r.b[blockAt[first]:blockAt[end]])
 		left &= ^uint(0) << end
 	}
 	putHeader(out, n, Compact, groups, r.Source())
 	return b[:at+n]
+}
+
+// run is the first of a set of groups, and the group behind those that follow it without a
+// gap: their blocks lie side by side.
+func run(groups uint) (first, end int) {
+	first = bits.TrailingZeros(groups)
+	return first, first + bits.TrailingZeros(^(groups >> first))
 }
 
 // putHeader writes a record's header.
@@ -287,9 +298,10 @@ func (r *Record) appendFull(b []byte, groups Groups) []byte {
 	at := len(b)
 	b = append(b, r.b[:]...)
 	out := b[at:]
-	for rest := AllGroups &^ groups; rest != 0; rest &= rest - 1 {
-		g := bits.TrailingZeros16(uint16(rest))
-		clear(out[blockAt[g]:blockAt[g+1]])
+	for left := uint(AllGroups &^ groups); left != 0; {
+		first, end := run(left)
+		clear(out[blockAt[first]:blockAt[end]])
+		left &= ^uint(0) << end
 	}
 	putHeader(out, FullSize, Full, groups, r.Source())
 	return b

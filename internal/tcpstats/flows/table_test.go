@@ -267,3 +267,52 @@ func TestPartsAreEven(t *testing.T) {
 		}
 	}
 }
+
+// TestFlowsAreToldApart: by port, outermost VLAN, ends and family; and by nothing else.
+func TestFlowsAreToldApart(t *testing.T) {
+	at := netip.MustParseAddrPort
+	syn := func(src, dst netip.AddrPort, vlan int) tcp {
+		return tcp{src: src, dst: dst, vlan: vlan, seq: 1, flags: frame.TCPSYN, wscale: -1}
+	}
+	type shown struct {
+		port int
+		s    tcp
+	}
+	table := New(Config{MaxFlows: LeastFlows})
+	for _, c := range []shown{
+		{1, syn(client, server, 0)},
+		{2, syn(client, server, 0)},
+		{1, syn(client, server, 1)},
+		{1, syn(client, server, 4094)},
+		{1, syn(at("10.0.0.1:40001"), server, 0)},
+		{1, syn(at("10.0.0.2:40000"), server, 0)},
+		{1, syn(client, at("192.0.2.9:444"), 0)},
+		{1, syn(at("[::ffff:10.0.0.1]:40000"), at("[::ffff:192.0.2.9]:443"), 0)}, // IPv6 on the wire
+		{1, syn(at("[::a00:1]:40000"), at("[::c000:209]:443"), 0)},               // the same words as IPv4
+		{1, syn(at("[2001:db8::1]:40000"), at("[2001:db8::2]:443"), 0)},
+	} {
+		for range 2 {
+			see(table, 0, c.port, false, c.s)
+		}
+	}
+	for text, n := range map[string]int{
+		"": 10, "ipv4_only": 7, "ipv6_only": 3, "via=oxp2": 9, "via=oxp3": 1, "remote_port=40001": 1, "local_port=444": 1,
+		"remote_addr=10.0.0.2": 1, "remote_addr=2001:db8::/32": 1, "local_addr=2001:db8::1": 0, "include_state=syn_received": 10, "exclude=syn_rcvd": 0,
+	} {
+		got, w := all(t, table, text+" fields=all")
+		assert.Len(t, got, n, text)
+		assert.EqualValues(t, 10, w.Visited)
+		for i := range got {
+			assert.EqualValues(t, 2, value(t, &got[i], tcpstats.FieldSegsIn))
+			assert.EqualValues(t, 1, value(t, &got[i], tcpstats.FieldRetransIn), "a SYN that was sent again")
+		}
+	}
+	got, _ := all(t, table, "")
+	vlans := make(map[uint64]int)
+	for i := range got {
+		if v, ok := got[i].Uint(tcpstats.FieldVLAN); ok {
+			vlans[v]++
+		}
+	}
+	assert.Equal(t, map[uint64]int{1: 1, 4094: 1}, vlans, "absent without a tag")
+}

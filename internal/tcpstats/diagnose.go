@@ -130,6 +130,13 @@ func count(n uint64) string {
 	return s
 }
 
+func times(n uint64) string {
+	if n == 1 {
+		return "once"
+	}
+	return count(n) + " times"
+}
+
 func percent(part, whole uint64) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(whole))
 }
@@ -161,7 +168,7 @@ func (d *numbers) receiveWindow() {
 		return
 	}
 	if n := d.get(FieldZeroWindows); n >= zeroLeast {
-		d.say(CauseRecvWindow, fmt.Sprintf("the remote end closed its window %s times", count(n)), FieldZeroWindows, FieldSndWnd)
+		d.say(CauseRecvWindow, fmt.Sprintf("the remote end closed its window, %s", times(n)), FieldZeroWindows, FieldSndWnd)
 		return
 	}
 	if d.r.Source() != Flow || !d.r.Has(FieldSndWnd) || !d.r.Has(FieldSndNxt) || !d.r.Has(FieldSndUna) {
@@ -198,6 +205,9 @@ func (d *numbers) mss(mtu int) {
 		options = timestampSize
 	}
 	allows, of := d.get(FieldAdvMSS), "this end announced"
+	if d.r.Source() == Host && allows > 0 {
+		allows += options // the kernel has taken them off
+	}
 	if mtu > int(header) {
 		allows, of = uint64(mtu)-header, fmt.Sprintf("the port's MTU of %s allows", count(uint64(mtu)))
 	}

@@ -62,7 +62,7 @@ var fields = [...]Info{
 	{FieldRcvWnd, "rcv_wnd", Gauge, "bytes, what was last offered to it"},
 	{FieldSndMSS, "snd_mss", Gauge, "bytes a segment may carry now, without options"},
 	{FieldRcvMSS, "rcv_mss", Gauge, "estimate of what the peer's segments carry"},
-	{FieldAdvMSS, "advmss", Gauge, "what the local end announced"},
+	{FieldAdvMSS, "advmss", Gauge, "what the local end announced; of the host's sockets less the timestamps that go with each segment"},
 	{FieldPMTU, "pmtu", Gauge, "bytes, as discovered"},
 	{FieldRcvSSThresh, "rcv_ssthresh", Gauge, "bytes of window that are clamped to"},
 	{FieldRcvSpace, "rcv_space", Gauge, "bytes that the program was given in a round trip"},

@@ -156,17 +156,24 @@ func nested(b []byte, want uint16) []byte {
 
 // label is a name in a record: most sockets have the same.
 type label struct {
-	text [16]byte
-	n    int
+	raw [16]byte // of the attribute, with the zero that ends it
+	n   int      // of raw; -1: it is longer, and not remembered
+	has bool     // it is not empty
 }
 
-// put stores a name in the record, unless it is there already.
-func (l *label) put(r *tcpstats.Record, f tcpstats.Field, text []byte) {
-	if string(l.text[:l.n]) == string(text) {
-		return
+// put stores a name in the record, unless it is there already, and tells whether there is
+// one.
+func (l *label) put(r *tcpstats.Record, f tcpstats.Field, raw []byte) bool {
+	if len(raw) == l.n && string(l.raw[:len(raw)]) == string(raw) {
+		return l.has
 	}
-	l.n = copy(l.text[:], text)
-	r.PutText(f, l.text[:l.n])
+	text := name(raw)
+	r.PutText(f, text)
+	if l.n = copy(l.raw[:], raw); l.n < len(raw) {
+		l.n = -1
+	}
+	l.has = len(text) > 0
+	return l.has
 }
 
 // name is a text without the zero that ends it.
@@ -479,18 +486,16 @@ func (s *socket) buffers(r *tcpstats.Record) bool {
 
 func (s *socket) names(r *tcpstats.Record) bool {
 	have := uint32(0)
-	algorithm, ulp := name(s.cong), name(s.ulp)
+	algorithm := s.cong
 	if s.state == tcpstats.Listen {
 		algorithm = nil
 	}
-	if len(algorithm) > 0 {
+	if s.algorithm.put(r, tcpstats.FieldAlgorithm, algorithm) {
 		have |= tcpstats.FieldAlgorithm.Bit()
 	}
-	if len(ulp) > 0 {
+	if len(s.ulp)|s.protocol.n != 0 && s.protocol.put(r, tcpstats.FieldULP, s.ulp) {
 		have |= tcpstats.FieldULP.Bit()
 	}
-	s.algorithm.put(r, tcpstats.FieldAlgorithm, algorithm)
-	s.protocol.put(r, tcpstats.FieldULP, ulp)
 	r.PutHave(tcpstats.GroupNames, have)
 	return have != 0
 }

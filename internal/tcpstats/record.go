@@ -342,6 +342,7 @@ func (r *Record) Decode(b []byte) (int, error) {
 	}
 	r.Reset(SourceKind(b[hdrSource]))
 	full := Format(b[hdrFormat]) == Full
+	var from [groupCount]int // where each block is in b, 0 for those that are not
 	at := headerSize
 	for g := range groupCount {
 		bytes := blockAt[g+1] - blockAt[g]
@@ -353,10 +354,18 @@ func (r *Record) Decode(b []byte) (int, error) {
 			return 0, fmt.Errorf("%w: %d bytes are too few for its groups %#x", ErrRecord, size, uint16(groups))
 		}
 		if there {
-			copy(r.b[blockAt[g]:blockAt[g+1]], b[at:])
-			r.Mark(1<<g, r.Have(1<<g)&known[g])
+			from[g] = at
+			r.Mark(1<<g, binary.LittleEndian.Uint32(b[at:])&known[g])
 		}
 		at += bytes
+	}
+	// Only what is there is taken: what lies between means nothing.
+	for i := range fields {
+		f := fields[i].Field
+		if g := f.group(); from[g] != 0 && r.Has(f) {
+			o := f.offset()
+			copy(r.b[o:o+f.width()], b[from[g]+o-blockAt[g]:])
+		}
 	}
 	return size, nil
 }

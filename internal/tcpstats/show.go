@@ -1,6 +1,7 @@
 package tcpstats
 
 import (
+	"encoding/json"
 	"strconv"
 
 	"oxpd/internal/board"
@@ -58,7 +59,7 @@ func (r *Record) AppendJSON(b []byte, extra ...[2]string) []byte {
 		case Address:
 			b = append(r.Addr(f.Field).AppendTo(append(b, '"')), '"')
 		case Text:
-			b = strconv.AppendQuoteToASCII(b, r.Text(f.Field))
+			b = appendText(b, r.Text(f.Field))
 		case Gauge, Counter:
 			v, _ := r.Uint(f.Field)
 			b = appendValue(b, f.Field, v)
@@ -69,6 +70,15 @@ func (r *Record) AppendJSON(b []byte, extra ...[2]string) []byte {
 		b = append(b, e[1]...)
 	}
 	return append(b, '}')
+}
+
+// appendText appends a name as a JSON string.
+func appendText(b []byte, s string) []byte {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return append(b, `""`...) // there is no such string
+	}
+	return append(b, text...)
 }
 
 // appendValue appends a number, or what it stands for.

@@ -364,7 +364,7 @@ func (p *statsPrinter) head() {
 	case outJSON:
 		b, _ := json.Marshal(struct {
 			Schema int    `json:"schema"`
-			Filter string `json:"filter"`
+			Filter string `json:"filter,omitempty"` // absent of records that were decoded
 		}{client.Schema, p.filter}) // plain strings
 		fmt.Fprintf(p.w, "%s\n", b)
 	}

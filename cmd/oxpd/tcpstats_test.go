@@ -229,6 +229,7 @@ func TestTCPStatsBinary(t *testing.T) {
 	require.Equal(t, 0, asJSON.code)
 	assert.Equal(t, 5, strings.Count(asJSON.out, "\n"))
 	assert.Contains(t, asJSON.out, `"cookie":71,`)
+	assert.NotContains(t, asJSON.out, "filter", "which is not in the records")
 	t.Run("from standard input", func(t *testing.T) {
 		in, err := os.Open(file)
 		require.NoError(t, err)

@@ -61,12 +61,14 @@ type fakeStats struct {
 	reads   int
 	queries []tcpstats.Filter
 	fail    error           // after the first record
+	failAt  int             // which read does, 0: all
 	began   chan<- struct{} // told when a read has given its first record; then it waits for its end
 }
 
 type fakeStatsCursor struct {
 	f     *fakeStats
 	q     *tcpstats.Query
+	n     int // which read it is
 	m     tcpstats.Matcher
 	all   []tcpstats.Record
 	moved bool
@@ -78,11 +80,11 @@ func (f *fakeStats) Open(_ context.Context, q *tcpstats.Query) (tcpstats.Cursor,
 	defer f.mu.Unlock()
 	f.reads++
 	f.queries = append(f.queries, q.Filter)
-	return &fakeStatsCursor{f: f, q: q, m: q.Filter.Matcher(), all: f.all(f.reads)}, nil
+	return &fakeStatsCursor{f: f, q: q, n: f.reads, m: q.Filter.Matcher(), all: f.all(f.reads)}, nil
 }
 
 func (c *fakeStatsCursor) Next(ctx context.Context, b []byte) ([]byte, int, error) {
-	if c.moved && c.f.fail != nil {
+	if c.moved && c.f.fail != nil && (c.f.failAt == 0 || c.f.failAt == c.n) {
 		return b, 0, c.f.fail
 	}
 	if c.moved && c.f.began != nil {
@@ -340,7 +342,7 @@ func TestTCPStatsInterval(t *testing.T) {
 	})
 	t.Run("a read that was cut is nothing to take differences from", func(t *testing.T) {
 		r.f.all = func(int) []tcpstats.Record { return statsRecords() }
-		r.f.fail = errors.New("no more sockets")
+		r.f.fail, r.f.failAt = errors.New("no more sockets"), r.f.reads+1
 		got := r.run("--interval", "10ms", "--count", "1")
 		assert.Equal(t, 1, got.code)
 		assert.Contains(t, got.err, "oxpd: the list is not whole: no more sockets (EIO)")

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -174,4 +175,24 @@ func TestFullBacklog(t *testing.T) {
 		require.NoError(t, err)
 		open = append(open, conn)
 	})
+}
+
+// A request that is answered with another place was not followed: by 301 a DELETE would
+// become a GET, which does nothing and succeeds.
+func TestRedirectIsNoAnswer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.Handle("DELETE /", http.RedirectHandler("/v1/tcpstats", http.StatusMovedPermanently))
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: hang}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close(); <-done })
+	c := New(path)
+	_, err = c.TCPStats(context.Background())
+	require.NoError(t, err)
+	_, err = c.RemoveTCPStatsProfile(context.Background(), "web")
+	require.ErrorContains(t, err, "301 Moved Permanently")
 }

@@ -385,6 +385,46 @@ func TestTCPStatsOutputThatNobodyReads(t *testing.T) {
 	assert.Contains(t, errs.String(), "oxpd: write standard output: ")
 }
 
+// A pager that nobody turns holds the output up, and not the read.
+func TestTCPStatsPager(t *testing.T) {
+	r := newStatsRig(t, "tcpstats.sock")
+	const times = 5000
+	r.f.all = func(int) (all []tcpstats.Record) {
+		for range times {
+			all = append(all, statsRecords()...)
+		}
+		return all
+	}
+	for _, format := range []string{outTable, outJSON, outBinary} {
+		t.Run(format, func(t *testing.T) {
+			var errs bytes.Buffer
+			before := r.s.Stats().Reads
+			out := &pager{turned: func() bool { return r.s.Stats().Reads > before }}
+			ctx, cancel := context.WithTimeout(context.Background(), hang)
+			defer cancel()
+			code := (&app{out: out, err: &errs}).main(ctx, []string{"tcpstats", "fields=all", "--format", format, "--socket", r.control})
+			assert.Equal(t, 0, code, errs.String())
+			assert.Greater(t, out.Len(), 4*times*50)
+			if format == outTable {
+				assert.Equal(t, 4*times+1, strings.Count(out.String(), "\n"))
+			}
+		})
+	}
+}
+
+// pager takes nothing until it is turned, a minute at most.
+type pager struct {
+	bytes.Buffer
+	turned func() bool
+}
+
+func (p *pager) Write(b []byte) (int, error) {
+	for begun := time.Now(); !p.turned() && time.Since(begun) < hang; {
+		time.Sleep(time.Millisecond)
+	}
+	return p.Buffer.Write(b)
+}
+
 type shutPipe struct{}
 
 func (shutPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

@@ -61,10 +61,11 @@ race: ## all tests but the guest's and the witness's under the race detector
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@tools/fuzz $(FUZZTIME)
 
-bench: ## the datapath beside a bare copy of the same bytes; what dropping a frame costs, by rules and by place, verdicts by socket, streams behind slow engines, beside their bounds
+bench: ## the datapath beside a bare copy of the same bytes; what dropping a frame costs, by rules and by place, verdicts by socket, streams behind slow engines, TCP statistics, beside their bounds
 	@tools/need ip:iproute2 iptables-legacy:iptables
 	$(GO) test -run '^$$' -bench 'OQVisit|IQPost' -benchmem ./ring/...
-	OXPD_BENCH=1 $(GO) test -p 1 -count=1 -v -timeout $(TIMEOUT) -run '^Test(CostOf|RateOf)' ./internal/daemon ./internal/loadtest ./internal/divert
+	OXPD_BENCH=1 $(GO) test -p 1 -count=1 -v -timeout $(TIMEOUT) -run '^Test(CostOf|RateOf)' ./internal/daemon ./internal/loadtest ./internal/divert ./internal/tcpstats/...
+	$(GO) test -run '^$$' -bench FlowsAtAPort ./internal/daemon
 
 lint: bin/staticcheck bin/exhaustive ## gofmt, go vet, staticcheck; switches over verdicts are exhaustive
 	@unformatted="$$(gofmt -l $$(git ls-files '*.go'))"; [ -z "$$unformatted" ] || { echo "gofmt -w $$unformatted"; exit 1; }

@@ -29,6 +29,7 @@
 //	                                          \-> inspection queue
 //	transmitter   TAPs -> verdict -> input queue                 data path
 //	                        \-> inspection queue
+//	                what passes the filters -> table of TCP flows, when there is one
 //	owner   x 12  one queue of requests per port: provisioning, settings, read-back
 //	link poller   one link a tick -> carrier
 //	reconciler    one port a period -> owner; all of them after a loss; waiting ports
@@ -42,6 +43,7 @@
 //	inspection queue   what gets no verdict in time -> policy
 //	listener           a queue -> the engine at its socket -> outlet -> TAP, input queue
 //	tap-pair           a queue -> two interfaces -> outlet
+//	TCP statistics     the host's sockets, and the table of flows -> clients at a socket
 //
 // What a port shall be has one owner (design.md, rule 11), and three sources: the
 // configuration, the control socket, and the interface as `ip link` leaves it. A

@@ -19,10 +19,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"oxpd/internal/board"
 	realclock "oxpd/internal/clock"
 	"oxpd/internal/daemon/client"
 	"oxpd/internal/daemon/config"
+	"oxpd/internal/divert"
 	"oxpd/internal/frame"
+	"oxpd/internal/pfil"
 	"oxpd/internal/tcpstats"
 	statsclient "oxpd/internal/tcpstats/client"
 	"oxpd/internal/tcpstats/flows"
@@ -446,4 +449,45 @@ func tcpFrame(from, to string, flags uint8, payload int) []byte {
 	tcp[12], tcp[13] = 5<<4, flags
 	binary.BigEndian.PutUint16(tcp[14:], 65535)
 	return b
+}
+
+// What following flows adds to a frame that comes in, segments of so many connections in
+// turn; without a table the rest is what the frame costs anyway.
+func BenchmarkFlowsAtAPort(b *testing.B) {
+	for _, n := range []int{0, 1, 100, 10_000} {
+		name := fmt.Sprintf("flow=on/flows=%d", n)
+		if n == 0 {
+			name = "flow=off"
+		}
+		b.Run(name, func(b *testing.B) {
+			f := newFanout(pfil.NewTable(filterShards, time.Now), realclock.NewReal())
+			f.inspector = divert.NewInspector([]*divert.Queue{handQueue("a")})
+			p := board.ByIndex(8)
+			f.live[p.Index].Store(true)
+			if n > 0 {
+				f.flows.table.Store(flows.New(flows.Config{}))
+			}
+			var frames [][]byte
+			for i := range max(n, 1) {
+				peer := fmt.Sprintf("198.51.%d.%d:40000", i/250, i%250+1)
+				for _, flags := range []uint8{frame.TCPSYN, frame.TCPACK} {
+					syn := tcpFrame(peer, "192.0.2.1:5001", flags, 0)
+					f.Judge(0, syn, len(syn), uint16(p.Tag), new(frame.Packet))
+				}
+				frames = append(frames, tcpFrame(peer, "192.0.2.1:5001", frame.TCPACK, 1448))
+			}
+			const pass = 64 // frames between two looks at the clock
+			var head frame.Packet
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				b := frames[i%len(frames)]
+				head.Have = 0
+				f.Judge(0, b, len(b), uint16(p.Tag), &head)
+				if i%pass == 0 {
+					f.Leave(0)
+				}
+			}
+		})
+	}
 }

@@ -29,5 +29,8 @@
 // one that comes sooner as out of order. Flows that were under way already have no
 // handshake, thus no window scale and no windows.
 //
+// Bytes acked and received are what the ends acknowledged to each other, as the kernel
+// counts them; of a flow that is seen in one direction only they are absent.
+//
 // What it leaves out: fragments; TCP in tunnels; options of segments without SYN.
 package flows

@@ -141,7 +141,7 @@ func (f flow) begin(p *frame.Packet, s *segment, gen uint64) {
 		identity |= tcpstats.FieldDirection.Bit()
 	}
 	r.Mark(tcpstats.GroupIdentity, identity)
-	r.Mark(tcpstats.GroupCongestion, tcpstats.FieldBytesSent.Bit()|tcpstats.FieldBytesRetrans.Bit()|tcpstats.FieldBytesReceived.Bit()|
+	r.Mark(tcpstats.GroupCongestion, tcpstats.FieldBytesSent.Bit()|tcpstats.FieldBytesRetrans.Bit()|
 		tcpstats.FieldMaxSegOut.Bit()|tcpstats.FieldMaxSegIn.Bit())
 	r.Mark(tcpstats.GroupSequences, tcpstats.FieldSegsOut.Bit()|tcpstats.FieldSegsIn.Bit()|tcpstats.FieldDataSegsOut.Bit()|tcpstats.FieldDataSegsIn.Bit())
 	r.Mark(tcpstats.GroupCounters, tcpstats.FieldRetrans.Bit()|tcpstats.FieldRetransIn.Bit()|tcpstats.FieldOutOfOrder.Bit()|tcpstats.FieldOutOfOrderL.Bit()|
@@ -398,6 +398,7 @@ var (
 	retransOf = [2]tcpstats.Field{local: tcpstats.FieldRetrans, remote: tcpstats.FieldRetransIn}
 	reorderOf = [2]tcpstats.Field{local: tcpstats.FieldOutOfOrderL, remote: tcpstats.FieldOutOfOrder}
 	largestOf = [2]tcpstats.Field{local: tcpstats.FieldMaxSegOut, remote: tcpstats.FieldMaxSegIn}
+	ackedOf   = [2]tcpstats.Field{local: tcpstats.FieldBytesAcked, remote: tcpstats.FieldBytesReceived}
 	dataOf    = [2]tcpstats.Field{local: tcpstats.FieldDataSegsOut, remote: tcpstats.FieldDataSegsIn}
 )
 
@@ -420,7 +421,6 @@ func (f flow) payload(d int, me *side, s *segment) {
 			f.add64(tcpstats.FieldBytesSent, uint64(s.bytes))
 		}
 	}
-	fresh := uint32(0) // of what came before what is behind nxt
 	switch {
 	case !after(end, me.nxt) && s.bytes <= 1 && s.flags&(frame.TCPSYN|frame.TCPFIN) == 0 && end == me.nxt && me.acked && me.una == me.nxt:
 		return // a byte that was acknowledged already: it asks whether the other end is there
@@ -431,16 +431,13 @@ func (f flow) payload(d int, me *side, s *segment) {
 		me.gap(me.nxt, s.seq, s.now)
 	case s.seq != me.nxt:
 		f.add32(retransOf[d], 1) // its beginning was there already
-		fresh, _ = me.fill(s.seq, me.nxt)
+		me.fill(s.seq, me.nxt)
 		me.timedAt = 0
 		if d == local {
 			f.add64(tcpstats.FieldBytesRetrans, uint64(me.nxt-s.seq))
 		}
 	}
-	if d == remote {
-		fresh += end - me.nxt
-		f.add64(tcpstats.FieldBytesReceived, uint64(min(s.bytes, fresh)))
-	} else if me.timedAt == 0 && s.bytes > 0 {
+	if d == local && me.timedAt == 0 && s.bytes > 0 {
 		me.timedSeq, me.timedAt = end, s.now
 	}
 	me.nxt = end
@@ -458,11 +455,8 @@ func (f flow) again(d int, me *side, s *segment, end uint32) {
 	if f.rtt != 0 {
 		limit = min(limit, f.rtt)
 	}
-	filled, since := me.fill(s.seq, end)
-	if d == remote {
-		f.add64(tcpstats.FieldBytesReceived, uint64(min(filled, s.bytes)))
-	}
-	if filled > 0 && s.now-since <= limit {
+	since, ok := me.fill(s.seq, end)
+	if ok && s.now-since <= limit {
 		f.add32(reorderOf[d], 1)
 		return
 	}
@@ -490,9 +484,9 @@ func (m *side) gap(from, to uint32, now int64) {
 	m.holes[oldest] = hole{from, to, max(now, 1)}
 }
 
-// fill takes what lies from from to to out of the gaps that it lies in. It returns how much
-// that is, and since when the oldest of them is there.
-func (m *side) fill(from, to uint32) (filled uint32, since int64) {
+// fill takes what lies from from to to out of the gaps. It returns since when the oldest is
+// there of those that it lies in; ok is false when it lies in none.
+func (m *side) fill(from, to uint32) (since int64, ok bool) {
 	for i := range m.holes {
 		h := m.holes[i]
 		lo, hi := h.from, h.to
@@ -505,10 +499,9 @@ func (m *side) fill(from, to uint32) (filled uint32, since int64) {
 		if h.since == 0 || !after(hi, lo) {
 			continue
 		}
-		if filled == 0 || h.since < since {
-			since = h.since
+		if !ok || h.since < since {
+			since, ok = h.since, true
 		}
-		filled += hi - lo
 		left, right := lo != h.from, hi != h.to
 		switch {
 		case left && right:
@@ -522,7 +515,7 @@ func (m *side) fill(from, to uint32) (filled uint32, since int64) {
 			m.holes[i].since = 0
 		}
 	}
-	return filled, since
+	return since, ok
 }
 
 // ack takes an acknowledgement of an end in: what it says of the other one.
@@ -537,17 +530,17 @@ func (f flow) ack(d int, me, other *side, s *segment) {
 		}
 	}
 	fresh := !me.ackedAny || after(s.ack, me.lastAck)
-	if other.seen && fresh && !after(s.ack, other.nxt) {
-		if d == remote {
-			if f.side[local].acked {
-				n := s.ack - other.una
-				if other.fin && s.ack == other.finSeq {
-					n--
-				}
-				f.add64(tcpstats.FieldBytesAcked, uint64(n))
+	if other.seen && fresh && !after(s.ack, other.nxt) && (!other.acked || after(s.ack, other.una)) {
+		if other.acked {
+			n := s.ack - other.una
+			if other.fin && s.ack == other.finSeq {
+				n--
 			}
+			f.add64(ackedOf[1-d], uint64(n))
+		}
+		f.have(ackedOf[1-d])
+		if d == remote {
 			f.set32(tcpstats.FieldSndUna, s.ack)
-			f.have(tcpstats.FieldBytesAcked)
 			if other.timedAt != 0 && !after(other.timedSeq, s.ack) {
 				f.sample(s.now - other.timedAt)
 				other.timedAt = 0

@@ -146,6 +146,57 @@ func TestOlderKernels(t *testing.T) {
 	}
 }
 
+// TestNothingStays: a record, whose bytes are those of the socket before until they are
+// written again, has nothing of that one: it is the same as when it is the first.
+func TestNothingStays(t *testing.T) {
+	in := func(state byte, body []byte) []byte {
+		body[diagState] = state
+		return body
+	}
+	cong := func(name string) []byte { return attribute(attrCong, []byte(name)) }
+	ulp := func(name string) []byte { return attribute(attrULPInfo, attribute(ulpName, []byte(name))) }
+	mem := make([]byte, memSize)
+	for i := range mem {
+		mem[i] = 0xa5
+	}
+	loaded := told(1, 2, attribute(attrMark, []byte{1, 2, 3, 4}), attribute(attrSKMemInfo, mem), info(280), cong("cubic\x00"), ulp("tls\x00"))
+	for i := diagSrc; i < diagSize; i++ {
+		loaded[i] |= 0x11
+	}
+	loaded[diagTimer], loaded[diagRetrans] = 1, 5
+	six := told(3, 4, info(252))
+	six[diagFamily], six[diagSrc], six[diagDst] = afINET6, 0x20, 0x20
+	sockets := map[string][]byte{
+		"with everything":        loaded,
+		"with another algorithm": told(1, 2, attribute(attrMark, []byte{4, 3, 2, 1}), attribute(attrSKMemInfo, mem), info(280), cong("vegas\x00"), ulp("ktl\x00")),
+		"with a shorter name":    told(1, 2, cong("lp\x00")),
+		"with a long name":       told(1, 2, cong("sixteen and more of a name\x00")),
+		"with a name like it":    told(1, 2, cong("sixteen and more of another\x00")),
+		"with an empty name":     told(1, 2, cong("\x00")),
+		"with no name's bytes":   told(1, 2, cong("")),
+		"with an unended name":   told(1, 2, cong("cubic")),
+		"of few attributes":      told(5, 6, info(232)),
+		"of an old kernel":       told(5, 6, info(104)),
+		"of IPv6":                six,
+		"that waits":             in(kTimeWait, told(7, 8)),
+		"that listens":           in(kListen, told(9, 0, attribute(attrSKMemInfo, mem), info(280), cong("cubic\x00"))),
+		"that is half open":      in(kNewSynRecv, told(10, 11)),
+		"that is bound":          in(kBoundInactive, told(12, 0)),
+	}
+	for name, body := range sockets {
+		alone, _, _, err := walk("fields=all format=full", message(tcpDiagGetSock, 0, 7, body))
+		require.NoError(t, err)
+		require.Len(t, alone, 1)
+		for other, first := range sockets {
+			datagram := append(message(tcpDiagGetSock, 0, 7, first), message(tcpDiagGetSock, 0, 7, body)...)
+			both, _, _, err := walk("fields=all format=full", datagram)
+			require.NoError(t, err)
+			require.Len(t, both, 2)
+			assert.Equal(t, alone[0], both[1], "a socket %s after one %s", name, other)
+		}
+	}
+}
+
 // FuzzReply: whatever a datagram has, it is refused, or every record of it decodes, and
 // each visited message was appended or skipped.
 func FuzzReply(f *testing.F) {

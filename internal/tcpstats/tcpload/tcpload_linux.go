@@ -16,11 +16,14 @@ import (
 )
 
 const (
-	childVariable = "OXPD_TCPLOAD"
-	perChild      = 18_000 // descriptors
-	backlog       = 65_535
-	firstPort     = 10_000
-	ready         = "ready"
+	childVariable  = "OXPD_TCPLOAD"
+	maxPart        = 40_000 // connections of a process
+	spare          = 100    // descriptors that a process has beside them
+	backlog        = 65_535
+	firstPort      = 10_000
+	firstEphemeral = 15_000
+	lastEphemeral  = 64_000
+	ready          = "ready"
 )
 
 // Load is connections. Close ends them.
@@ -35,24 +38,51 @@ type child struct {
 	out   *bufio.Reader
 }
 
-// Start makes n connections over the loopback of a namespace: n sockets at each end. Each
-// has a port of its own pair of addresses: the listening ends' ports are Ports.
+// Start makes n connections over the loopback of a namespace: n sockets at each end. Ports
+// are the ports of the listening ends, one for each process. It returns when all are there.
+//
+// Errors: that of a process which could not connect, among others. Then nothing is left.
 func Start(ns *netlab.NS, n int) (*Load, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return nil, fmt.Errorf("tcpload: limit of descriptors: %w", err)
+	}
+	most, err := part(limit.Cur)
+	if err != nil {
+		return nil, err
+	}
+	return start(ns, n, most)
+}
+
+// part is how many connections a process makes that may have so many descriptors.
+func part(limit uint64) (int, error) {
+	if limit <= spare {
+		return 0, fmt.Errorf("tcpload: a process may have %d descriptors, want more than %d: raise ulimit -n", limit, spare)
+	}
+	return int(min(limit-spare, maxPart)), nil
+}
+
+// start makes n connections, at most so many of them in a process.
+func start(ns *netlab.NS, n, most int) (*Load, error) {
 	l := new(Load)
-	if err := l.start(ns, n); err != nil {
+	if err := l.connections(ns, n, most); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-func (l *Load) start(ns *netlab.NS, n int) error {
-	for name, value := range map[string]string{"core/somaxconn": strconv.Itoa(backlog), "ipv4/ip_local_port_range": "15000 64000", "ipv4/tcp_max_syn_backlog": strconv.Itoa(backlog)} {
+func (l *Load) connections(ns *netlab.NS, n, most int) error {
+	for name, value := range map[string]string{
+		"core/somaxconn":           strconv.Itoa(backlog),
+		"ipv4/ip_local_port_range": fmt.Sprint(firstEphemeral, " ", lastEphemeral),
+		"ipv4/tcp_max_syn_backlog": strconv.Itoa(backlog),
+	} {
 		if err := ns.Sysctl(name, value); err != nil {
 			return err
 		}
 	}
 	for i := 0; n > 0; i++ {
-		part := min(n, perChild)
+		part := min(n, most)
 		n -= part
 		if err := ns.Do(func() error { return l.listen(firstPort + i) }); err != nil {
 			return fmt.Errorf("tcpload: listen: %w", err)
@@ -61,10 +91,19 @@ func (l *Load) start(ns *netlab.NS, n int) error {
 			return fmt.Errorf("tcpload: start a process: %w", err)
 		}
 	}
+	return l.await()
+}
+
+// await waits until each process has its connections.
+func (l *Load) await() error {
 	for _, c := range l.children {
 		line, err := c.out.ReadString('\n')
-		if strings.TrimSpace(line) != ready {
-			return fmt.Errorf("tcpload: a process says %q: %w", strings.TrimSpace(line), err)
+		switch said := strings.TrimSpace(line); {
+		case said == ready:
+		case said == "":
+			return fmt.Errorf("tcpload: a process ended before it was connected: %w", err)
+		default:
+			return fmt.Errorf("tcpload: a process could not connect: %s", said)
 		}
 	}
 	return nil
@@ -156,6 +195,10 @@ func connect(i, n int) error {
 	for range n {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
+			return err
+		}
+		// Nobody waits for minutes where nothing answers.
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 20}); err != nil {
 			return err
 		}
 		if err := unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {

@@ -304,75 +304,67 @@ type statsPrinter struct {
 	begun  bool
 }
 
-// read reads once, and prints when all has come: a pager that nobody turns would else hold
-// the read up until its time is over. A quiet one only keeps what the next differences are
-// from.
+// read reads once. What is printed waits until all has come: a pager that nobody turns
+// would else hold the read up until its time is over. A quiet read only keeps what the next
+// differences are from.
 func (p *statsPrinter) read(ctx context.Context, conn *statsclient.Conn, quiet bool) error {
-	var chunks [][]byte
+	var (
+		chunks [][]byte
+		top    *tcpstats.Top
+		seen   = p.print
+	)
+	if p.q.top > 0 {
+		top = tcpstats.NewTop(p.q.top, p.order)
+		seen = top.Add
+	}
+	if quiet {
+		seen = func(*tcpstats.Record) {}
+	}
+	now := map[[2]uint64]*tcpstats.Record{}
+	each := func(r *tcpstats.Record) error {
+		if key, ok := r.Key(); ok && p.before != nil {
+			kept := *r
+			now[key] = &kept
+			r.Delta(p.before[key])
+		}
+		seen(r)
+		return nil
+	}
 	end, err := conn.Read(ctx, func(chunk []byte, _ int) error {
+		if quiet || top != nil {
+			return statsclient.Records(chunk, each)
+		}
 		chunks = append(chunks, bytes.Clone(chunk))
 		return nil
 	})
 	if err != nil && len(chunks) == 0 {
 		return statsError(err)
 	}
-	if perr := p.records(chunks, quiet); err != nil || perr != nil {
-		return errors.Join(perr, statsError(err), p.w.Flush())
-	}
-	if quiet {
-		return whole(ctx, &end) // differences from half of them would be wrong
-	}
-	return p.end(ctx, &end)
-}
-
-// records prints what a read has given.
-func (p *statsPrinter) records(chunks [][]byte, quiet bool) error {
 	if !quiet {
 		p.head()
 	}
-	if p.q.format == outBinary {
-		for _, c := range chunks {
-			_, _ = p.w.Write(c) // Flush tells
-		}
-		return nil
-	}
-	var top *tcpstats.Top
-	if p.q.top > 0 {
-		top = tcpstats.NewTop(p.q.top, p.order)
-	}
-	now := map[[2]uint64]*tcpstats.Record{}
-	each := func(r *tcpstats.Record) error {
-		if p.before != nil {
-			if key, ok := r.Key(); ok {
-				kept := *r
-				now[key] = &kept
-				r.Delta(p.before[key])
-			}
-		}
-		switch {
-		case quiet:
-		case top != nil:
-			top.Add(r)
-		default:
-			p.print(r)
-		}
-		return nil
-	}
 	for _, c := range chunks {
-		if err := statsclient.Records(c, each); err != nil {
-			return fmt.Errorf("records of the service: %w", err)
+		if p.q.format == outBinary {
+			_, _ = p.w.Write(c) // Flush tells
+		} else if rerr := statsclient.Records(c, each); rerr != nil {
+			return errors.Join(rerr, p.w.Flush())
 		}
+	}
+	if err != nil {
+		return errors.Join(statsError(err), p.w.Flush())
 	}
 	if p.before != nil {
 		p.before = now
 	}
-	if quiet || top == nil {
-		return nil
+	if quiet {
+		return whole(ctx, &end) // differences from half of them would be wrong
 	}
-	for _, r := range top.Sorted() {
-		p.print(&r)
+	if top != nil {
+		for _, r := range top.Sorted() {
+			p.print(&r)
+		}
 	}
-	return nil
+	return p.end(ctx, &end)
 }
 
 // head begins the output of a read.

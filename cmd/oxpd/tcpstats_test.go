@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,17 +57,43 @@ func statsRecords() []tcpstats.Record {
 
 // fakeStats is a source whose reads are given.
 type fakeStats struct {
-	mu      sync.Mutex
-	all     func(read int) []tcpstats.Record
+	mu sync.Mutex
+	readsOf
 	reads   int
 	queries []tcpstats.Filter
-	fail    error           // after the first record
-	failAt  int             // which read does, 0: all
-	began   chan<- struct{} // told when a read has given its first record; then it waits for its end
+}
+
+// readsOf is what reads are to give.
+type readsOf struct {
+	all    func(read int) []tcpstats.Record
+	fail   error           // after the first record
+	failAt int             // which read does, 0: all
+	began  chan<- struct{} // told when a read has given its first record; then it waits for its end
+}
+
+// give changes what the reads that come give.
+func (f *fakeStats) give(change func(*readsOf)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.readsOf)
+}
+
+// count is how many reads there were.
+func (f *fakeStats) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reads
+}
+
+// query is the filter of a read, by its number from 0.
+func (f *fakeStats) query(i int) tcpstats.Filter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.queries[i]
 }
 
 type fakeStatsCursor struct {
-	f     *fakeStats
+	f     readsOf
 	q     *tcpstats.Query
 	n     int // which read it is
 	m     tcpstats.Matcher
@@ -80,7 +107,7 @@ func (f *fakeStats) Open(_ context.Context, q *tcpstats.Query) (tcpstats.Cursor,
 	defer f.mu.Unlock()
 	f.reads++
 	f.queries = append(f.queries, q.Filter)
-	return &fakeStatsCursor{f: f, q: q, n: f.reads, m: q.Filter.Matcher(), all: f.all(f.reads)}, nil
+	return &fakeStatsCursor{f: f.readsOf, q: q, n: f.reads, m: q.Filter.Matcher(), all: f.all(f.reads)}, nil
 }
 
 func (c *fakeStatsCursor) Next(ctx context.Context, b []byte) ([]byte, int, error) {
@@ -127,7 +154,7 @@ type statsRig struct {
 func newStatsRig(t *testing.T, name string) *statsRig {
 	t.Helper()
 	dir := t.TempDir()
-	r := &statsRig{t: t, f: &fakeStats{all: func(int) []tcpstats.Record { return statsRecords() }}, control: filepath.Join(dir, "oxpd.sock"), socket: filepath.Join(dir, name)}
+	r := &statsRig{t: t, f: &fakeStats{readsOf: readsOf{all: func(int) []tcpstats.Record { return statsRecords() }}}, control: filepath.Join(dir, "oxpd.sock"), socket: filepath.Join(dir, name)}
 	r.s = serve.New(serve.Config{Clock: realclock.NewReal(), Sources: func(k tcpstats.SourceKind) tcpstats.Source {
 		if k == tcpstats.Host {
 			return r.f
@@ -162,7 +189,7 @@ func TestTCPStatsTable(t *testing.T) {
 	require.Equal(t, 0, got.code, "%+v", got)
 	golden(t, "tcpstats.txt", []byte(got.out))
 	assert.Regexp(t, `^4 of 4 in [0-9.]+[µm]?s\n$`, got.err, "talk is no data")
-	f := r.f.queries[0]
+	f := r.f.query(0)
 	assert.Equal(t, tcpstats.Needed, f.Fields, "what diagnoses look at")
 	assert.EqualValues(t, tcpstats.ViaAny, f.Via, "the column of ports")
 
@@ -172,7 +199,7 @@ func TestTCPStatsTable(t *testing.T) {
 	assert.Contains(t, got.out, "[::]:443")
 	assert.Contains(t, got.err, "1 of 4 in ")
 	r.run("via=F1", "fields=rtt")
-	f = r.f.queries[2]
+	f = r.f.query(2)
 	assert.Equal(t, tcpstats.GroupIdentity|tcpstats.GroupRTT, f.Fields, "no more than was asked for")
 	assert.EqualValues(t, 9, f.Via)
 }
@@ -190,7 +217,7 @@ func TestTCPStatsJSON(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(lines[0]), &head))
 	assert.Equal(t, client.Schema, head.Schema)
-	assert.Equal(t, r.f.queries[0].String(), head.Filter)
+	assert.Equal(t, r.f.query(0).String(), head.Filter)
 	var rec struct {
 		State, Source, Port string
 		LocalAddr           string               `json:"local_addr"`
@@ -220,7 +247,7 @@ func TestTCPStatsBinary(t *testing.T) {
 	r := newStatsRig(t, "tcpstats.sock")
 	bin := r.run("--format", "binary", "fields=all")
 	require.Equal(t, 0, bin.code, "%+v", bin)
-	assert.Zero(t, r.f.queries[0].Via, "the filter is as it was asked for")
+	assert.Zero(t, r.f.query(0).Via, "the filter is as it was asked for")
 	file := filepath.Join(t.TempDir(), "records")
 	require.NoError(t, os.WriteFile(file, []byte(bin.out), 0o600))
 	ctx := context.Background()
@@ -300,23 +327,25 @@ func TestTCPStatsTop(t *testing.T) {
 	assert.Equal(t, []string{"192.0.2.1:5002", "192.0.2.1:5001"}, rows("--top", "5"), "by bytes, and without what has none")
 	assert.Equal(t, []string{"192.0.2.1:5001"}, rows("--top", "1", "--by", "retrans"))
 	rows("--top", "1", "--by", "rtt", "fields=state")
-	assert.NotZero(t, r.f.queries[2].Fields&tcpstats.GroupRTT, "what it sorts by is asked for")
+	assert.NotZero(t, r.f.query(2).Fields&tcpstats.GroupRTT, "what it sorts by is asked for")
 }
 
 // Counters are what came since the read before, whose sockets have gone and come.
 func TestTCPStatsInterval(t *testing.T) {
 	r := newStatsRig(t, "tcpstats.sock")
-	r.f.all = func(read int) []tcpstats.Record {
-		all := statsRecords()
-		all[0].SetUint(tcpstats.FieldRetrans, uint64(100*read*read))
-		if read == 1 {
-			return all[:1]
+	r.f.give(func(f *readsOf) {
+		f.all = func(read int) []tcpstats.Record {
+			all := statsRecords()
+			all[0].SetUint(tcpstats.FieldRetrans, uint64(100*read*read))
+			if read == 1 {
+				return all[:1]
+			}
+			return []tcpstats.Record{all[3], all[0]}
 		}
-		return []tcpstats.Record{all[3], all[0]}
-	}
+	})
 	got := r.run("--interval", "10ms", "--count", "2", "--json")
 	require.Equal(t, 0, got.code, "%+v", got)
-	assert.Equal(t, 3, r.f.reads, "one of them for the first differences")
+	assert.Equal(t, 3, r.f.count(), "one of them for the first differences")
 	var retrans []uint64
 	for _, line := range strings.Split(got.out, "\n") {
 		var rec struct{ Retrans *uint64 }
@@ -330,19 +359,22 @@ func TestTCPStatsInterval(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		began := make(chan struct{})
 		go func() { <-began; cancel() }()
-		r.f.all = func(read int) []tcpstats.Record {
-			if read == 6 {
-				close(began)
+		r.f.give(func(f *readsOf) {
+			f.all = func(read int) []tcpstats.Record {
+				if read == 6 {
+					close(began)
+				}
+				return statsRecords()
 			}
-			return statsRecords()
-		}
+		})
 		got := statsCommand(ctx, "--interval", "10ms", "--socket", r.control)
 		assert.Equal(t, 0, got.code, "%+v", got)
 		assert.Contains(t, got.out, "established")
 	})
 	t.Run("a read that was cut is nothing to take differences from", func(t *testing.T) {
-		r.f.all = func(int) []tcpstats.Record { return statsRecords() }
-		r.f.fail, r.f.failAt = errors.New("no more sockets"), r.f.reads+1
+		r.f.give(func(f *readsOf) { f.all = func(int) []tcpstats.Record { return statsRecords() } })
+		at := r.f.count() + 1
+		r.f.give(func(f *readsOf) { f.fail, f.failAt = errors.New("no more sockets"), at })
 		got := r.run("--interval", "10ms", "--count", "1")
 		assert.Equal(t, 1, got.code)
 		assert.Contains(t, got.err, "oxpd: the list is not whole: no more sockets (EIO)")
@@ -351,7 +383,7 @@ func TestTCPStatsInterval(t *testing.T) {
 
 func TestTCPStatsThatIsCut(t *testing.T) {
 	r := newStatsRig(t, "tcpstats.sock")
-	r.f.fail = errors.New("no more sockets")
+	r.f.give(func(f *readsOf) { f.fail = errors.New("no more sockets") })
 	got := r.run()
 	assert.Equal(t, 1, got.code)
 	assert.Contains(t, got.out, "192.0.2.1:5001", "what came is shown")
@@ -359,7 +391,7 @@ func TestTCPStatsThatIsCut(t *testing.T) {
 	assert.Contains(t, got.err, "oxpd: the list is not whole: no more sockets (EIO)")
 	t.Run("interrupted", func(t *testing.T) {
 		began := make(chan struct{})
-		r.f.fail, r.f.began = nil, began
+		r.f.give(func(f *readsOf) { f.fail, f.began = nil, began })
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { <-began; cancel() }()
 		got := statsCommand(ctx, "--socket", r.control)
@@ -372,12 +404,14 @@ func TestTCPStatsThatIsCut(t *testing.T) {
 
 func TestTCPStatsOutputThatNobodyReads(t *testing.T) {
 	r := newStatsRig(t, "tcpstats.sock")
-	r.f.all = func(int) (all []tcpstats.Record) {
-		for range 5000 {
-			all = append(all, statsRecords()...)
+	r.f.give(func(f *readsOf) {
+		f.all = func(int) (all []tcpstats.Record) {
+			for range 5000 {
+				all = append(all, statsRecords()...)
+			}
+			return all
 		}
-		return all
-	}
+	})
 	var errs bytes.Buffer
 	code := (&app{out: shutPipe{}, err: &errs}).main(context.Background(), []string{"tcpstats", "--socket", r.control})
 	assert.Equal(t, 1, code)
@@ -389,12 +423,14 @@ func TestTCPStatsOutputThatNobodyReads(t *testing.T) {
 func TestTCPStatsPager(t *testing.T) {
 	r := newStatsRig(t, "tcpstats.sock")
 	const times = 5000
-	r.f.all = func(int) (all []tcpstats.Record) {
-		for range times {
-			all = append(all, statsRecords()...)
+	r.f.give(func(f *readsOf) {
+		f.all = func(int) (all []tcpstats.Record) {
+			for range times {
+				all = append(all, statsRecords()...)
+			}
+			return all
 		}
-		return all
-	}
+	})
 	for _, format := range []string{outTable, outJSON, outBinary} {
 		t.Run(format, func(t *testing.T) {
 			var errs bytes.Buffer
@@ -435,7 +471,7 @@ func TestTCPStatsByProfile(t *testing.T) {
 	got := r.run("--profile", "web")
 	require.Equal(t, 0, got.code, "%+v", got)
 	assert.Equal(t, 3, strings.Count(got.out, "\n"), got.out)
-	assert.Equal(t, tcpstats.Needed, r.f.queries[0].Fields, "shown as any other")
+	assert.Equal(t, tcpstats.Needed, r.f.query(0).Fields, "shown as any other")
 	got = r.run("--profile", "web", "--top", "1", "--by", "rtt")
 	assert.Equal(t, 0, got.code)
 	got = r.run("--profile", "none")
@@ -570,11 +606,12 @@ func TestTCPStatsParse(t *testing.T) {
 // A daemon whose configuration names another socket tells where it is.
 func TestTCPStatsSocketByTheDaemon(t *testing.T) {
 	r := newStatsRig(t, "elsewhere")
-	answer := client.TCPStats{Schema: client.Schema, Socket: r.socket}
+	var answer atomic.Pointer[client.TCPStats]
+	answer.Store(&client.TCPStats{Schema: client.Schema, Socket: r.socket})
 	ln, err := sys.ListenUnix("unix", r.control)
 	require.NoError(t, err)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/tcpstats", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(&answer) })
+	mux.HandleFunc("GET /v1/tcpstats", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(answer.Load()) })
 	mux.HandleFunc("GET /v1/ports", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(&client.Ports{Schema: client.Schema, Ports: []client.Port{{IfName: "oxp9", MTU: 9000}}})
 	})
@@ -584,7 +621,7 @@ func TestTCPStatsSocketByTheDaemon(t *testing.T) {
 	got := r.run("include_state=established")
 	assert.Equal(t, 0, got.code, "%+v", got)
 	assert.Contains(t, got.out, "mss-clamped", "by the MTU of the port, which the daemon tells")
-	answer.Warning = "tcpstats: /run/x is in use"
+	answer.Store(&client.TCPStats{Schema: client.Schema, Socket: r.socket, Warning: "tcpstats: /run/x is in use"})
 	got = r.run()
 	assert.Equal(t, 1, got.code)
 	assert.Contains(t, got.err, "oxpd: tcpstats: /run/x is in use")

@@ -53,6 +53,7 @@ type side struct {
 	scales   bool
 	sack     bool
 	time     bool
+	ecn      bool
 	synAt    int64 // when its SYN was seen first; 0: not, or more than once
 	synTwice bool
 
@@ -333,6 +334,7 @@ func (f flow) syn(me, other *side, s *segment) {
 	}
 	me.syn, me.isn, me.synAt = true, s.seq, s.now
 	me.mss, me.wscale, me.scales, me.sack, me.time = s.mss, s.wscale, s.hasWScale, s.sack, s.time
+	me.ecn = s.ecn()
 	if s.mss != 0 {
 		if s.out {
 			f.set32(tcpstats.FieldAdvMSS, uint32(s.mss))
@@ -351,6 +353,11 @@ func (f flow) syn(me, other *side, s *segment) {
 	if me.sack && other.sack {
 		options |= tcpstats.OptionSACK
 	}
+	if me.ecn && other.ecn {
+		options |= tcpstats.OptionECN
+		r.Put8(tcpstats.FieldECN, 1)
+	}
+	r.Mark(tcpstats.GroupECN, tcpstats.FieldECN.Bit())
 	have := tcpstats.FieldOptions.Bit()
 	if me.scales && other.scales {
 		options |= tcpstats.OptionWScale

@@ -135,14 +135,18 @@ func info(t *testing.T, c *net.TCPConn) (i *unix.TCPInfo) {
 func TestAgainstTheKernel(t *testing.T) {
 	for name, c := range map[string]struct {
 		lost  lossy
+		ecn   bool
 		bytes [2]int // that each end sends
 	}{
-		"no loss":                     {lossy{}, [2]int{4 << 20, 3 << 20}},
-		"loss towards the remote end": {lossy{local: 50}, [2]int{2 << 20, 1 << 20}},
-		"loss of acknowledgements":    {lossy{remote: 4}, [2]int{1 << 20, 2 << 20}},
+		"no loss":                     {lossy{}, false, [2]int{4 << 20, 3 << 20}},
+		"loss towards the remote end": {lossy{local: 50}, true, [2]int{2 << 20, 1 << 20}},
+		"loss of acknowledgements":    {lossy{remote: 4}, false, [2]int{1 << 20, 2 << 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWire(t, c.lost)
+			if c.ecn {
+				require.NoError(t, w.ns[remote].Sysctl("ipv4/tcp_ecn", "1"))
+			}
 			conn := w.connect(t)
 			var got sync.WaitGroup
 			for i := range conn {
@@ -182,12 +186,15 @@ func TestAgainstTheKernel(t *testing.T) {
 				tcpstats.FieldRetrans: uint64(l.Total_retrans), tcpstats.FieldDataSegsOut: uint64(l.Data_segs_out), tcpstats.FieldBytesSent: l.Bytes_sent,
 				tcpstats.FieldBytesRetrans: l.Bytes_retrans, tcpstats.FieldBytesReceived: uint64(c.bytes[remote]), tcpstats.FieldSndWnd: uint64(l.Snd_wnd), tcpstats.FieldRcvWnd: uint64(peer.Snd_wnd),
 				tcpstats.FieldPeerMSS: 1460, tcpstats.FieldAdvMSS: 1460, tcpstats.FieldState: uint64(tcpstats.Established), tcpstats.FieldPort: 5,
-				tcpstats.FieldOptions: uint64(l.Options & 7), tcpstats.FieldDirection: tcpstats.DirectionIn,
+				tcpstats.FieldOptions: uint64(l.Options & 15), tcpstats.FieldDirection: tcpstats.DirectionIn,
 				tcpstats.FieldLocalPort: uint64(conn[local].LocalAddr().(*net.TCPAddr).Port),
 			} {
 				assert.Equal(t, want, v(f), nameOf(f))
 			}
 			assert.NotZero(t, v(tcpstats.FieldOptions))
+			ecn, there := r.Uint(tcpstats.FieldECN)
+			assert.True(t, there)
+			assert.Equal(t, c.ecn, ecn == 1)
 			for f, mss := range map[tcpstats.Field]uint32{tcpstats.FieldMaxSegOut: l.Snd_mss, tcpstats.FieldMaxSegIn: peer.Snd_mss} {
 				if c.lost == (lossy{}) {
 					assert.Equal(t, uint64(mss), v(f), nameOf(f))

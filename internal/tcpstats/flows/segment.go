@@ -14,6 +14,9 @@ const (
 	tcpWindow = 14
 	tcpSize   = 20
 
+	tcpECE = 1 << 6 // of the flags
+	tcpCWR = 1 << 7
+
 	optEnd    = 0
 	optNop    = 1
 	optMSS    = 2
@@ -93,6 +96,16 @@ func (s *segment) options(b []byte) {
 		}
 		b = b[b[1]:]
 	}
+}
+
+// ecn tells whether a SYN asks for explicit congestion notification, or the answer to one
+// takes it (RFC 3168 6.1.1).
+func (s *segment) ecn() bool {
+	want := uint8(tcpECE | tcpCWR)
+	if s.flags&frame.TCPACK != 0 {
+		want = tcpECE
+	}
+	return s.flags&(tcpECE|tcpCWR) == want
 }
 
 // length is how much of the sequence space a segment takes.

@@ -46,7 +46,7 @@ const (
 
 // Config is how large a table is.
 type Config struct {
-	MaxFlows int           // 0: DefaultFlows
+	MaxFlows int           // 0: DefaultFlows; 1.5 KB of memory each, more below 4,096
 	Idle     time.Duration // without a segment; 0: DefaultIdle
 }
 

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -304,14 +305,55 @@ type statsPrinter struct {
 	begun  bool
 }
 
-// read reads once. What is printed waits until all has come: a pager that nobody turns
-// would else hold the read up until its time is over. A quiet read only keeps what the next
-// differences are from.
+// backlog is what has come of a read and is not printed yet: a pager that nobody turns
+// would else hold the read up until its time is over.
+type backlog struct {
+	mu     sync.Mutex
+	came   sync.Cond // of mu
+	chunks [][]byte
+	ended  bool
+}
+
+func newBacklog() *backlog {
+	b := new(backlog)
+	b.came.L = &b.mu
+	return b
+}
+
+// add copies a chunk.
+func (b *backlog) add(chunk []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.chunks = append(b.chunks, bytes.Clone(chunk))
+	b.came.Signal()
+}
+
+// end says that nothing follows.
+func (b *backlog) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	b.came.Signal()
+}
+
+// take waits for chunks. None are the end.
+func (b *backlog) take() [][]byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.chunks) == 0 && !b.ended {
+		b.came.Wait()
+	}
+	out := b.chunks
+	b.chunks = nil
+	return out
+}
+
+// read reads once and prints what comes. A quiet read only keeps what the next differences
+// are from.
 func (p *statsPrinter) read(ctx context.Context, conn *statsclient.Conn, quiet bool) error {
 	var (
-		chunks [][]byte
-		top    *tcpstats.Top
-		seen   = p.print
+		top  *tcpstats.Top
+		seen = p.print
 	)
 	if p.q.top > 0 {
 		top = tcpstats.NewTop(p.q.top, p.order)
@@ -330,29 +372,41 @@ func (p *statsPrinter) read(ctx context.Context, conn *statsclient.Conn, quiet b
 		seen(r)
 		return nil
 	}
-	end, err := conn.Read(ctx, func(chunk []byte, _ int) error {
-		if quiet || top != nil {
-			return statsclient.Records(chunk, each)
+	var (
+		came = newBacklog()
+		end  tcpstats.End
+		err  error
+	)
+	go func() {
+		defer came.end()
+		end, err = conn.Read(ctx, func(chunk []byte, _ int) error { came.add(chunk); return nil })
+	}()
+	begun := quiet
+	head := func() {
+		if !begun {
+			p.head()
 		}
-		chunks = append(chunks, bytes.Clone(chunk))
-		return nil
-	})
-	if err != nil && len(chunks) == 0 {
-		return statsError(err)
+		begun = true
 	}
-	if !quiet {
-		p.head()
-	}
-	for _, c := range chunks {
-		if p.q.format == outBinary {
-			_, _ = p.w.Write(c) // Flush tells
-		} else if rerr := statsclient.Records(c, each); rerr != nil {
-			return errors.Join(rerr, p.w.Flush())
+	var bad error // what the service sent is no records
+	for {
+		chunks := came.take()
+		if len(chunks) == 0 {
+			break
+		}
+		head()
+		for _, c := range chunks {
+			if p.q.format == outBinary {
+				_, _ = p.w.Write(c) // Flush tells
+			} else if bad == nil {
+				bad = statsclient.Records(c, each)
+			}
 		}
 	}
-	if err != nil {
-		return errors.Join(statsError(err), p.w.Flush())
+	if err = errors.Join(bad, statsError(err)); err != nil {
+		return errors.Join(err, p.w.Flush())
 	}
+	head() // of none
 	if p.before != nil {
 		p.before = now
 	}

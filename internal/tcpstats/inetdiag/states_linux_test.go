@@ -252,6 +252,10 @@ func TestStates(t *testing.T) {
 	for i := range records {
 		v, _ := records[i].Uint(tcpstats.FieldState)
 		states[tcpstats.State(v)]++
+		other := tcpstats.State(v) != tcpstats.Listen && tcpstats.State(v) != tcpstats.Closed
+		assert.Equal(t, other, records[i].Has(tcpstats.FieldRemoteAddr), "%v has another end", tcpstats.State(v))
+		assert.Equal(t, other, records[i].Has(tcpstats.FieldRemotePort))
+		assert.Equal(t, tcpstats.State(v) == tcpstats.Listen, records[i].Has(tcpstats.FieldAcceptQueue))
 	}
 	for v := tcpstats.Closed; v <= tcpstats.TimeWait; v++ {
 		assert.NotZero(t, states[v], "no socket is %v", v)

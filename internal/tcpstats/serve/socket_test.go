@@ -183,6 +183,7 @@ func TestReadTakesTooLong(t *testing.T) {
 	got, end, err := ports(t, context.Background(), connect(t, path))
 	require.NoError(t, err)
 	assert.Equal(t, tcpstats.CodeTimedOut, end.Code)
+	assert.True(t, end.Partial)
 	assert.Len(t, got, 5*tcpstats.Stretch)
 	assert.EqualValues(t, 95*tcpstats.Stretch, end.Aborted)
 }

@@ -220,6 +220,7 @@ func (t *Table) observe(p *part, h uint64, k *key, head *frame.Packet, s *segmen
 	slot, ok := p.find(h, k)
 	var syn segment // that began another flow between the same ends
 	if ok {
+		//exhaustive:enforce
 		switch f := p.at(slot); f.judge(s) {
 		case fits:
 		case strays:

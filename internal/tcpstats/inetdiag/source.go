@@ -45,6 +45,7 @@ func (p *reply) next() (diag *[diagSize]byte, attributes []byte, ok bool, err er
 		b := p.rest
 		size := int(binary.NativeEndian.Uint32(b))
 		if size < nlHeader || size > len(b) {
+			p.rest = nil // nobody knows where the next one begins
 			return nil, nil, false, fmt.Errorf("%w: a message of %d bytes where %d are left", ErrReply, size, len(b))
 		}
 		p.rest = b[min((size+nlAlign-1)&^(nlAlign-1), len(b)):]
@@ -80,8 +81,9 @@ func (p *reply) next() (diag *[diagSize]byte, attributes []byte, ok bool, err er
 			return nil, nil, false, fmt.Errorf("%w: message type %d", ErrReply, kind)
 		}
 	}
-	if len(p.rest) > 0 {
-		return nil, nil, false, fmt.Errorf("%w: %d bytes behind the last message", ErrReply, len(p.rest))
+	if n := len(p.rest); n > 0 {
+		p.rest = nil
+		return nil, nil, false, fmt.Errorf("%w: %d bytes behind the last message", ErrReply, n)
 	}
 	return nil, nil, false, nil
 }

@@ -23,7 +23,8 @@ import (
 const (
 	// writeStall is how long a client may take nothing when its read has no bound.
 	writeStall  = 30 * time.Second
-	replyStall  = 5 * time.Second // of a reply
+	replyStall  = 5 * time.Second        // of a reply
+	endStall    = 200 * time.Millisecond // of everything, when the service ends
 	acceptPause = 100 * time.Millisecond
 	dirMode     = 0o755
 	groupMode   = 0o660
@@ -149,6 +150,9 @@ type conn struct {
 	write  sync.Mutex // one message at a time
 	broken bool       // a message was cut: nothing can follow
 
+	deadline sync.Mutex // of what is written
+	last     time.Time  // no deadline is later, when the service ends
+
 	mu    sync.Mutex
 	reads map[uint32]context.CancelFunc
 	under sync.WaitGroup
@@ -163,6 +167,8 @@ func newConn(c *net.UnixConn, o *Open) *conn {
 func (c *conn) serve(ctx context.Context) {
 	defer c.o.Close()
 	defer c.c.Close()
+	over := context.AfterFunc(ctx, c.hurry)
+	defer over()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = c.c.SetReadDeadline(time.Unix(1, 0)) })
@@ -193,6 +199,25 @@ func (c *conn) reply(read uint32, err error) bool {
 	return c.send(replyStall, replyMessage(nil, read, refusalOf(err), c.o.Filter()), nil) == nil
 }
 
+// hurry bounds what is being written, and all that will be: the service ends.
+func (c *conn) hurry() {
+	c.deadline.Lock()
+	defer c.deadline.Unlock()
+	c.last = time.Now().Add(endStall)
+	_ = c.c.SetWriteDeadline(c.last) // on a connection that is closed nothing waits
+}
+
+// within sets the deadline of a write.
+func (c *conn) within(limit time.Duration) error {
+	c.deadline.Lock()
+	defer c.deadline.Unlock()
+	at := time.Now().Add(limit)
+	if !c.last.IsZero() && c.last.Before(at) {
+		at = c.last
+	}
+	return c.c.SetWriteDeadline(at)
+}
+
 // send writes a message. One that is cut ends the connection.
 func (c *conn) send(limit time.Duration, head, body []byte) error {
 	c.write.Lock()
@@ -200,7 +225,7 @@ func (c *conn) send(limit time.Duration, head, body []byte) error {
 	if c.broken {
 		return io.ErrClosedPipe
 	}
-	err := c.c.SetWriteDeadline(time.Now().Add(limit))
+	err := c.within(limit)
 	if err == nil {
 		b := net.Buffers{head, body}
 		if body == nil {

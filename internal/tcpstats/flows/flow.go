@@ -55,7 +55,6 @@ type side struct {
 	time     bool
 	ecn      bool
 	synAt    int64 // when its SYN was seen first; 0: not, or more than once
-	synTwice bool
 
 	strayFrom, strayTo uint32 // the last segment that did not fit
 
@@ -329,7 +328,7 @@ func (f flow) syn(me, other *side, s *segment) {
 		*me = side{}
 		f.add32(retransOf[direction(s)], 1)
 	} else if me.syn {
-		me.synAt, me.synTwice = 0, true // of which the answer is, nobody can tell
+		me.synAt = 0 // of which the answer is, nobody can tell
 		return
 	}
 	me.syn, me.isn, me.synAt = true, s.seq, s.now

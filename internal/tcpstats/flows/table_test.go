@@ -316,3 +316,81 @@ func TestFlowsAreToldApart(t *testing.T) {
 	}
 	assert.Equal(t, map[uint64]int{1: 1, 4094: 1}, vlans, "absent without a tag")
 }
+
+// TestWhatIsNotKnown: what the segments did not show is absent.
+func TestWhatIsNotKnown(t *testing.T) {
+	syn := tcp{src: server, dst: client, seq: 999, flags: frame.TCPSYN, window: 100, mss: 1460, wscale: 2}
+	answer := tcp{src: client, dst: server, seq: 4999, ack: 1000, flags: frame.TCPSYN | frame.TCPACK, window: 200, mss: 1406, wscale: 5}
+	third := tcp{src: server, dst: client, seq: 1000, ack: 5000, flags: frame.TCPACK, window: 100}
+	type step struct {
+		at  time.Duration
+		out bool
+		s   tcp
+	}
+	opened := []tcpstats.Field{tcpstats.FieldDirection, tcpstats.FieldOptions, tcpstats.FieldPeerMSS, tcpstats.FieldAdvMSS, tcpstats.FieldSndWnd, tcpstats.FieldRcvWnd, tcpstats.FieldECN}
+	trips := []tcpstats.Field{tcpstats.FieldHandshakeRTT, tcpstats.FieldRTT, tcpstats.FieldMinRTT}
+	bare := func(s tcp) tcp { s.wscale, s.mss = -1, 0; return s }
+	for name, c := range map[string]struct {
+		steps    []step
+		there    []tcpstats.Field
+		not      []tcpstats.Field
+		rtt, own uint64 // of the handshake
+	}{
+		"opened by the local end": {
+			[]step{{0, true, syn}, {20 * ms, false, answer}, {23 * ms, true, third}},
+			append(append([]tcpstats.Field{tcpstats.FieldHandshakeLocal, tcpstats.FieldSndWScale}, opened...), trips...), nil, 20_000, 3000,
+		},
+		"its SYN was sent again": {
+			[]step{{0, true, syn}, {time.Second, true, syn}, {1020 * ms, false, answer}, {1023 * ms, true, third}},
+			append([]tcpstats.Field{tcpstats.FieldHandshakeLocal, tcpstats.FieldSndWScale}, opened...), trips, 0, 3000,
+		},
+		"the answer was sent again": {
+			[]step{{0, true, syn}, {20 * ms, false, answer}, {time.Second, false, answer}, {1003 * ms, true, third}},
+			append(append([]tcpstats.Field{tcpstats.FieldSndWScale}, opened...), trips...), []tcpstats.Field{tcpstats.FieldHandshakeLocal}, 20_000, 0,
+		},
+		"one end without options": {
+			[]step{{0, true, syn}, {20 * ms, false, bare(answer)}, {23 * ms, true, third}},
+			[]tcpstats.Field{tcpstats.FieldAdvMSS, tcpstats.FieldSndWnd, tcpstats.FieldHandshakeLocal}, []tcpstats.Field{tcpstats.FieldSndWScale, tcpstats.FieldRcvWScale, tcpstats.FieldPeerMSS}, 20_000, 3000,
+		},
+		"half-open": {
+			[]step{{0, true, syn}},
+			[]tcpstats.Field{tcpstats.FieldDirection, tcpstats.FieldAdvMSS},
+			append([]tcpstats.Field{tcpstats.FieldHandshakeLocal, tcpstats.FieldSndWScale, tcpstats.FieldOptions, tcpstats.FieldPeerMSS, tcpstats.FieldSndWnd, tcpstats.FieldBytesAcked, tcpstats.FieldBytesReceived}, trips...), 0, 0,
+		},
+		"under way": {
+			[]step{
+				{0, true, tcp{src: server, dst: client, seq: 1000, ack: 5000, flags: frame.TCPACK, bytes: 10, window: 9}},
+				{20 * ms, false, tcp{src: client, dst: server, seq: 5000, ack: 1010, flags: frame.TCPACK, bytes: 10, window: 9}},
+				{21 * ms, true, tcp{src: server, dst: client, seq: 1010, ack: 5010, flags: frame.TCPACK, window: 9}},
+			},
+			[]tcpstats.Field{tcpstats.FieldRTT, tcpstats.FieldBytesAcked, tcpstats.FieldBytesReceived, tcpstats.FieldSndUna, tcpstats.FieldSndNxt},
+			append([]tcpstats.Field{tcpstats.FieldHandshakeRTT, tcpstats.FieldHandshakeLocal, tcpstats.FieldSndWScale, tcpstats.FieldVLAN}, opened...), 0, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := New(Config{MaxFlows: LeastFlows})
+			for _, s := range c.steps {
+				see(table, s.at, 3, s.out, s.s)
+			}
+			got, _ := all(t, table, "fields=all")
+			require.Len(t, got, 1)
+			for _, f := range c.there {
+				assert.True(t, got[0].Has(f), nameOf(f))
+			}
+			for _, f := range c.not {
+				assert.False(t, got[0].Has(f), nameOf(f))
+			}
+			for f, want := range map[tcpstats.Field]uint64{tcpstats.FieldHandshakeRTT: c.rtt, tcpstats.FieldHandshakeLocal: c.own} {
+				v, ok := got[0].Uint(f)
+				assert.Equal(t, want, v, nameOf(f))
+				assert.Equal(t, want != 0, ok, nameOf(f))
+			}
+			if got[0].Has(tcpstats.FieldDirection) {
+				assert.EqualValues(t, tcpstats.DirectionOut, value(t, &got[0], tcpstats.FieldDirection))
+			}
+			for _, f := range []tcpstats.Field{tcpstats.FieldCWnd, tcpstats.FieldUID, tcpstats.FieldInode, tcpstats.FieldSendQueue, tcpstats.FieldAlgorithm} {
+				assert.False(t, got[0].Has(f), "no header tells %s", nameOf(f))
+			}
+		})
+	}
+}

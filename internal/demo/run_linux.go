@@ -86,7 +86,7 @@ func run(ctx context.Context, o Options, r *reporter) (err error) {
 		}
 		err = errors.Join(err, l.close())
 	}()
-	for _, part := range []func(context.Context, *lab, *reporter, board.Port) error{ports, frames, switchCap, switchRaised, bridged, filtered, inspected, streams, replays, sums} {
+	for _, part := range []func(context.Context, *lab, *reporter, board.Port) error{ports, frames, switchCap, switchRaised, bridged, filtered, inspected, streams, connections, replays, sums} {
 		if err := part(ctx, l, r, jumbo); err != nil {
 			return err
 		}

@@ -259,6 +259,16 @@ func TestTCPStatsBinary(t *testing.T) {
 	assert.Equal(t, 5, strings.Count(asJSON.out, "\n"))
 	assert.Contains(t, asJSON.out, `"cookie":71,`)
 	assert.NotContains(t, asJSON.out, "filter", "which is not in the records")
+	t.Run("compact and full say the same, in other bytes", func(t *testing.T) {
+		full := r.run("--format", "binary", "fields=all", "format=full")
+		require.Equal(t, 0, full.code, "%+v", full)
+		assert.Equal(t, 4*tcpstats.FullSize, len(full.out))
+		few := r.run("--format", "binary", "fields=rtt", "format=compact")
+		assert.Less(t, len(few.out), len(bin.out), "only what was asked for")
+		other := filepath.Join(t.TempDir(), "full")
+		require.NoError(t, os.WriteFile(other, []byte(full.out), 0o600))
+		assert.Equal(t, asJSON, statsCommand(ctx, "decode", "--json", other))
+	})
 	t.Run("from standard input", func(t *testing.T) {
 		in, err := os.Open(file)
 		require.NoError(t, err)

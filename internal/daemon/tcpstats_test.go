@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -323,7 +324,8 @@ func TestStatsOverTheControlSocket(t *testing.T) {
 	})
 }
 
-// Settings that change while reads are under way: all reads end, and the books are closed.
+// Settings that change while reads are under way and frames come and go: all reads end, and
+// the books are closed.
 func TestStatsChangesUnderReads(t *testing.T) {
 	t.Parallel()
 	r := newStatsServiceRig(t, "flow: true").started(t)
@@ -363,6 +365,22 @@ func TestStatsChangesUnderReads(t *testing.T) {
 			done <- nil
 		}()
 	}
+	var feeding sync.WaitGroup
+	for shard := range 2 {
+		feeding.Add(1)
+		go func() {
+			defer feeding.Done()
+			head := new(frame.Packet)
+			for i := 0; !stop.Load(); i++ {
+				b := tcpFrame(fmt.Sprintf("198.51.100.7:%d", 1+i%4000), "192.0.2.1:5001", []uint8{frame.TCPSYN, frame.TCPACK, frame.TCPACK | frame.TCPFIN}[i%3], i%100)
+				head.Have = 0
+				r.watch.see(shard, 8, shard == 1, head, b, len(b))
+				if i%50 == 0 {
+					r.watch.leave(shard)
+				}
+			}
+		}()
+	}
 	for i := range 60 {
 		require.NoError(t, r.set([]config.StatsSetting{{Key: "flow", Value: []string{"on", "off", "on"}[i%3]}, {Key: "flow_max", Value: []string{"1024", "2048"}[i%2]}}))
 		require.NoError(t, r.setProfile("p", ""))
@@ -370,6 +388,7 @@ func TestStatsChangesUnderReads(t *testing.T) {
 		r.view()
 	}
 	stop.Store(true)
+	feeding.Wait()
 	for range readers {
 		assert.NoError(t, <-done)
 	}

@@ -24,7 +24,7 @@ func peer(i int) netip.AddrPort {
 
 // TestFloods: frames with made-up addresses push out others of their kind, and nothing else.
 func TestFloods(t *testing.T) {
-	const kept, made = 300, 50_000
+	const kept, made = 300, 20_000
 	for name, flood := range map[string]func(table *Table, i int, rng *rand.Rand){
 		"SYN": func(table *Table, i int, rng *rand.Rand) {
 			see(table, time.Second, 1, false, tcp{src: peer(1e6 + i), dst: server, seq: rng.Uint32(), flags: frame.TCPSYN, wscale: -1})

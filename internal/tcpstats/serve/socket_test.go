@@ -23,11 +23,10 @@ type fake struct {
 }
 
 type fakeCursor struct {
-	f    *fake
-	m    tcpstats.Matcher
-	at   int
-	w    tcpstats.Walked
-	open bool
+	f  *fake
+	m  tcpstats.Matcher
+	at int
+	w  tcpstats.Walked
 }
 
 func (f *fake) Open(_ context.Context, q *tcpstats.Query) (tcpstats.Cursor, error) {

@@ -153,7 +153,7 @@ func (s *Service) Open() (*Open, error) {
 	defer s.mu.Unlock()
 	if s.stats.Open >= s.limits.MaxOpen {
 		s.stats.RefusedOpen++
-		return nil, &Refusal{tcpstats.CodeTooManyOpen, fmt.Sprintf("%d clients are connected, which is max_open_fds", s.stats.Open)}
+		return nil, &Refusal{tcpstats.CodeTooManyOpen, fmt.Sprintf("max_open_fds is %d, and so many clients are connected", s.limits.MaxOpen)}
 	}
 	s.stats.Open++
 	s.stats.Opens++
@@ -234,7 +234,7 @@ func (o *Open) Begin() (*Reading, error) {
 	switch {
 	case o.s.stats.Reading >= l.MaxReaders:
 		o.s.stats.RefusedRead++
-		return nil, &Refusal{tcpstats.CodeBusy, fmt.Sprintf("%d reads are under way, which is max_concurrent_readers", o.s.stats.Reading)}
+		return nil, &Refusal{tcpstats.CodeBusy, fmt.Sprintf("max_concurrent_readers is %d, and so many reads are under way", l.MaxReaders)}
 	case o.ever && now-o.last < l.MinInterval:
 		o.s.stats.RefusedRead++
 		return nil, &Refusal{tcpstats.CodeBusy, fmt.Sprintf("the last read began %d ms ago, min_read_interval_ms is %d", (now - o.last).Milliseconds(), l.MinInterval.Milliseconds())}

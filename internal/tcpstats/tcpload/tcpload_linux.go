@@ -207,7 +207,11 @@ func connect(i, n int) error {
 		if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 1, byte(i), 1}}); err != nil {
 			return err
 		}
-		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: firstPort + i, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		err = unix.EINTR
+		for err == unix.EINTR { // waits on: a connect with a limit is not begun again by the kernel
+			err = unix.Connect(fd, &unix.SockaddrInet4{Port: firstPort + i, Addr: [4]byte{127, 0, 0, 1}})
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -98,35 +98,20 @@ func Parse(text string) (Filter, error) {
 	if len(text) > MaxText {
 		return Filter{}, &SyntaxError{Offset: MaxText, Reason: "the filter is longer than 511 bytes", TooLong: true}
 	}
-	// Characters, and where words begin, in one pass; words are counted before any is read.
-	words, before := 0, byte(' ')
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if !printable(c) {
-			return Filter{}, badCharacter(text, i)
-		}
-		if c != ' ' && before == ' ' {
-			words++
-		}
-		before = c
+	var spaces bitmap
+	if !spaces.fill(text) {
+		return Filter{}, badCharacter(text)
 	}
-	if words > MaxDirectives {
+	if spaces.words(len(text)) > MaxDirectives {
 		return Filter{}, tooMany(text)
 	}
 	p := parser{text: text, f: Default()}
-	for at := 0; at < len(text); {
-		if text[at] == ' ' {
-			at++
-			continue
-		}
-		end := at + 1
-		for end < len(text) && text[end] != ' ' {
-			end++
-		}
+	for at := spaces.next(0, false); at < len(text); {
+		end := min(spaces.next(at, true), len(text))
 		if !p.directive(at, end) {
 			return Filter{}, p.err
 		}
-		at = end
+		at = spaces.next(end, false)
 	}
 	if !p.families() {
 		return Filter{}, p.err
@@ -134,9 +119,81 @@ func Parse(text string) (Filter, error) {
 	return p.f, nil
 }
 
+// bitmap has a bit for each byte of a text: whether it is a space. What is behind the text
+// is none.
+type bitmap [(MaxText + 1) / 64]uint64
+
+// In each byte of a word.
+const (
+	ones  = 0x0101010101010101
+	highs = 0x80 * ones
+)
+
+// fill finds the spaces of a text, eight bytes at a time, and tells whether all of it is
+// printable ASCII.
+func (m *bitmap) fill(text string) bool {
+	bad := uint64(0)
+	for i := 0; i < len(text); i += 8 {
+		var x uint64
+		if len(text)-i >= 8 {
+			b := text[i : i+8]
+			x = uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 | uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+		} else {
+			x = 'x' * ones // what is behind the end is printable, and no space
+			for k := len(text) - 1; k >= i; k-- {
+				x = x<<8 | uint64(text[k])
+			}
+		}
+		// With the high bits cleared a byte below 0x20 does not reach 0x80 by adding 0x60, and
+		// 0x7f does by adding 1.
+		low := x &^ highs
+		bad |= x | ^(low + 0x60*ones) | (low + ones)
+		// A byte is a space when nothing is left of it by XOR.
+		y := low ^ ' '*ones
+		spaces := ^(y + 0x7f*ones) & highs
+		m[i/64] |= spaces >> 7 * 0x0102040810204080 >> 56 << (i % 64)
+	}
+	return bad&highs == 0
+}
+
+// words counts the words of a text of n bytes.
+func (m *bitmap) words(n int) (words int) {
+	before := uint64(1) // what is before the text is a space
+	for i := 0; i*64 < n; i++ {
+		starts := ^m[i] & (m[i]<<1 | before)
+		if left := n - i*64; left < 64 {
+			starts &= 1<<left - 1
+		}
+		words += bits.OnesCount64(starts)
+		before = m[i] >> 63
+	}
+	return words
+}
+
+// next is the first byte from at on that is a space, or is none.
+func (m *bitmap) next(at int, space bool) int {
+	for i := at / 64; i < len(m); i++ {
+		w := m[i]
+		if !space {
+			w = ^w
+		}
+		if i == at/64 {
+			w &= ^uint64(0) << (at % 64)
+		}
+		if w != 0 {
+			return i*64 + bits.TrailingZeros64(w)
+		}
+	}
+	return len(m) * 64
+}
+
 func printable(c byte) bool { return c >= 0x20 && c <= 0x7e }
 
-func badCharacter(text string, i int) error {
+func badCharacter(text string) error {
+	i := 0
+	for printable(text[i]) {
+		i++
+	}
 	why := "a character that is not printable ASCII"
 	switch c := text[i]; {
 	case c == '\t':
@@ -176,9 +233,11 @@ func (p *parser) fail(at, end int, reason string) bool {
 
 // same tells whether a word is another one, which is in lower case.
 func same(word, lower string) bool {
-	if len(word) != len(lower) {
-		return false
-	}
+	return word == lower || len(word) == len(lower) && sameFolded(word, lower)
+}
+
+// sameFolded is same for words of one length.
+func sameFolded(word, lower string) bool {
 	for i := 0; i < len(lower); i++ {
 		c := word[i]
 		if c >= 'A' && c <= 'Z' {
@@ -212,43 +271,35 @@ func (p *parser) directive(at, end int) bool {
 	}
 	from := eq + 1
 	var bit uint16
-	// The length tells most keys apart.
+	// Its length, and one letter, leave one.
+	want := ""
 	switch len(key) {
 	case len("via"):
-		if same(key, "via") {
-			bit = hasVia
-		}
-	case len("format"): // fields and source too
-		switch {
-		case same(key, "format"):
-			bit = hasFormat
-		case same(key, "fields"):
-			bit = hasFields
-		case same(key, "source"):
-			bit = hasSource
+		bit, want = hasVia, "via"
+	case len("format"):
+		switch key[1] | 0x20 {
+		case 'i':
+			bit, want = hasFields, "fields"
+		default:
+			if bit, want = hasFormat, "format"; key[0]|0x20 == 's' {
+				bit, want = hasSource, "source"
+			}
 		}
 	case len("exclude"):
-		if same(key, "exclude") {
-			bit = hasExclude
+		bit, want = hasExclude, "exclude"
+	case len("local_port"):
+		if bit, want = hasLocalPort, "local_port"; key[6]|0x20 == 'a' {
+			bit, want = hasLocalAddr, "local_addr"
 		}
-	case len("local_port"): // local_addr too
-		switch {
-		case same(key, "local_port"):
-			bit = hasLocalPort
-		case same(key, "local_addr"):
-			bit = hasLocalAddr
-		}
-	case len("remote_port"): // remote_addr too
-		switch {
-		case same(key, "remote_port"):
-			bit = hasRemotePort
-		case same(key, "remote_addr"):
-			bit = hasRemoteAddr
+	case len("remote_port"):
+		if bit, want = hasRemotePort, "remote_port"; key[7]|0x20 == 'a' {
+			bit, want = hasRemoteAddr, "remote_addr"
 		}
 	case len("include_state"):
-		if same(key, "include_state") {
-			bit = hasInclude
-		}
+		bit, want = hasInclude, "include_state"
+	}
+	if bit != 0 && !same(key, want) {
+		bit = 0
 	}
 	switch {
 	case bit == 0 && isFlag(key):
@@ -643,21 +694,20 @@ func ipv6(s string) (b [16]byte, reason string) {
 	}
 	for i < len(s) {
 		from, v := i, uint32(0)
-		for i < len(s) && s[i] != ':' {
-			d, ok := hex(s[i])
-			switch {
-			case s[i] == '.':
-				return b, dottedIs
-			case !ok || i-from == 4:
-				return b, notSix
+		for i < len(s) {
+			d := hexOf[s[i]]
+			if d == noHex {
+				break
 			}
-			v = v<<4 | d
+			v = v<<4 | uint32(d)
 			i++
 		}
-		if i == from {
-			return b, notSix // a colon too many
-		}
-		if n == groups {
+		switch {
+		case i < len(s) && s[i] == '.':
+			return b, dottedIs
+		case i == from || i-from > 4 || i < len(s) && s[i] != ':':
+			return b, notSix // a colon too many, a digit too many, or no digit
+		case n == groups:
 			return b, tooMuch
 		}
 		g[n] = uint16(v)
@@ -692,15 +742,22 @@ func ipv6(s string) (b [16]byte, reason string) {
 	return b, ""
 }
 
-func hex(c byte) (uint32, bool) {
-	switch {
-	case c >= '0' && c <= '9':
-		return uint32(c - '0'), true
-	case c|0x20 >= 'a' && c|0x20 <= 'f':
-		return uint32(c|0x20-'a') + 10, true
+// noHex is what hexOf has for what is no hex digit.
+const noHex = 0xff
+
+// hexOf has the values of hex digits.
+var hexOf = func() (t [256]uint8) {
+	for i := range t {
+		t[i] = noHex
 	}
-	return 0, false
-}
+	for i, c := range []byte("0123456789abcdef") {
+		t[c] = uint8(i)
+	}
+	for i, c := range []byte("ABCDEF") {
+		t[c] = uint8(10 + i)
+	}
+	return t
+}()
 
 // families refuses what no socket can be.
 func (p *parser) families() bool {

@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// routeSlots is how many ways are remembered during a read, a power of two.
-	routeSlots = 4096
+	// routeSlots is how many ways are remembered during a read.
+	routeSlots    = 1 << routeSlotBits
+	routeSlotBits = 12
 	// linkDepth is how many interfaces may be stacked on a port: VLANs of a bridge of bonds.
 	linkDepth = 8
 )
@@ -92,11 +93,21 @@ func (r *router) of(e *tcpstats.Ends, s *socket) portSet {
 	if s.hasMark {
 		k.mark = s.mark
 	}
-	slot := &r.slots[(k.remoteLo*0x9e3779b97f4a7c15^k.remoteHi^k.localLo)>>16%routeSlots]
+	slot := &r.slots[k.slot()]
 	if !slot.known || slot.key != k {
 		*slot = way{key: k, ports: r.lookUp(&k), known: true}
 	}
 	return slot.ports
+}
+
+// slot is where the answer is remembered, and another one's forgotten: addresses that differ
+// in a few bits, of either end, are to be in different slots.
+func (k *wayKey) slot() uint64 {
+	h := uint64(k.bound)<<32 | uint64(k.mark)
+	for _, word := range [...]uint64{k.localHi, k.localLo, k.remoteHi, k.remoteLo} {
+		h = (h ^ h>>32 ^ word) * 0x9e3779b97f4a7c15
+	}
+	return h >> (64 - routeSlotBits)
 }
 
 // lookUp asks the kernel. A source address that it refuses is left out: one of a

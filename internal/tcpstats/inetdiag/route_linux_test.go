@@ -76,6 +76,36 @@ func TestVia(t *testing.T) {
 	assert.Equal(t, map[uint64]int{0: -1, 1: -1, 2: -1, 3: -1, 4: -1, 5: -1}, got(""))
 }
 
+// TestWaysAreSpread: a thousand pairs of addresses that are close to each other have about as
+// many slots as a thousand that are drawn at random. Those that share one ask the kernel for
+// each of their sockets.
+func TestWaysAreSpread(t *testing.T) {
+	const n = 1024
+	v4 := func(i uint64) uint64 { return tcpstats.MappedWord | 0x0a000000 | i }
+	for name, key := range map[string]func(i uint64) wayKey{
+		"local addresses of a /22":  func(i uint64) wayKey { return wayKey{localLo: v4(i), remoteLo: v4(1 << 20)} },
+		"local addresses of a /14":  func(i uint64) wayKey { return wayKey{localLo: v4(i << 8), remoteLo: v4(1)} },
+		"remote addresses of a /22": func(i uint64) wayKey { return wayKey{localLo: v4(1 << 20), remoteLo: v4(i)} },
+		"remote addresses of a /14": func(i uint64) wayKey { return wayKey{localLo: v4(1), remoteLo: v4(i << 8)} },
+		"addresses of both ends":    func(i uint64) wayKey { return wayKey{localLo: v4(i % 32), remoteLo: v4(i / 32)} },
+		"hosts of IPv6":             func(i uint64) wayKey { return wayKey{localHi: 1, localLo: 1, remoteHi: 1, remoteLo: i, six: true} },
+		"networks of IPv6":          func(i uint64) wayKey { return wayKey{localHi: 1, localLo: 1, remoteHi: i, remoteLo: 1, six: true} },
+		"own networks of IPv6": func(i uint64) wayKey {
+			return wayKey{localHi: i << 16, localLo: 1, remoteHi: 1, remoteLo: 1, six: true}
+		},
+		"marks":      func(i uint64) wayKey { return wayKey{localLo: v4(1), remoteLo: v4(2), mark: uint32(i)} },
+		"interfaces": func(i uint64) wayKey { return wayKey{localLo: v4(1), remoteLo: v4(2), bound: uint32(i)} },
+	} {
+		used := map[uint64]bool{}
+		for i := range uint64(n) {
+			k := key(i)
+			used[k.slot()] = true
+		}
+		// 1024 at random take 906 of 4096, give or take 10.
+		assert.Greater(t, len(used), 840, name)
+	}
+}
+
 // FuzzRoutes: whatever rtnetlink says is understood or refused.
 func FuzzRoutes(f *testing.F) {
 	f.Add(message(24, 0, 7, append(make([]byte, rtmSize), attribute(rtaOIF, []byte{3, 0, 0, 0})...)))

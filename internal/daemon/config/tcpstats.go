@@ -38,7 +38,7 @@ type TCPStats struct {
 	MinReadIntervalMS int64 `yaml:"min-read-interval-ms"`
 	// Flow is whether the TCP flows that cross the ports are followed (source=flow): each segment then costs its look-up.
 	Flow bool `yaml:"flow"`
-	// FlowMax is how many flows are kept, 1024 to 1048576, about a kilobyte each.
+	// FlowMax is how many flows are kept, 1024 to 1048576, a kilobyte and a half each.
 	FlowMax int `yaml:"flow-max"`
 	// FlowIdle is after how long without a segment a flow is forgotten, 10s to 24h.
 	FlowIdle Duration `yaml:"flow-idle"`

@@ -68,8 +68,8 @@ func plan(q *tcpstats.Query) (*dump, tcpstats.Pushed) {
 		return d, 0
 	}
 	pushed := pushedBy(f)
-	if d.states == 0 {
-		return nil, pushed
+	if d.states == 0 || f.Families() == 0 {
+		return nil, pushed // of prefixes that lie in different families, too
 	}
 	d.code = program(f)
 	return d, pushed

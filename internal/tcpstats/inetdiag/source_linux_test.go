@@ -97,9 +97,16 @@ func netIndex(name string) (int, error) {
 	return i.Index, nil
 }
 
-// synSent begins a connection that nobody answers.
+// synSent begins a connection that nobody answers, and that lasts: by default the kernel gives
+// it up after the three seconds that it asks for a neighbour.
 func synSent(t *testing.T, ns *netlab.NS, to string) {
 	t.Helper()
+	links, err := ns.Links()
+	require.NoError(t, err)
+	for _, l := range links {
+		require.NoError(t, ns.Sysctl("ipv4/neigh/"+l.Name+"/mcast_solicit", "1000"))
+		require.NoError(t, ns.Sysctl("ipv6/neigh/"+l.Name+"/mcast_solicit", "1000"))
+	}
 	addr := netip.MustParseAddrPort(to)
 	require.NoError(t, ns.Do(func() error {
 		var (

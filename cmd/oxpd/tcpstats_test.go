@@ -512,7 +512,7 @@ func TestTCPStatsRefusals(t *testing.T) {
 		defer o.Close()
 		got := r.run()
 		assert.Equal(t, 1, got.code)
-		assert.Contains(t, got.err, "max_open_fds (EMFILE)")
+		assert.Contains(t, got.err, "so many clients are connected (EMFILE)")
 		assert.Contains(t, got.err, "hint: wait until another client has ended")
 	})
 	t.Run("too soon", func(t *testing.T) {

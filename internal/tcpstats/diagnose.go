@@ -42,6 +42,7 @@ const (
 	fewSegments    = 20      // fewer show no largest size
 	readPercent    = 50      // of the receive buffer that nobody reads
 	zeroLeast      = 1
+	idleMS         = 10_000 // without data for so long nothing is transferred
 	mostMSS        = 16_000 // of an Ethernet, by far
 )
 
@@ -240,6 +241,9 @@ func (d *numbers) mss(mtu int) {
 }
 
 func (d *numbers) application() {
+	if d.get(FieldDataSegsOut) == 0 || d.get(FieldLastSentMS) > idleMS {
+		return // it is no transfer, or not one of this end
+	}
 	if d.get(FieldAppLimited) == 0 || !d.r.Has(FieldNotSent) || d.get(FieldNotSent) > 0 || d.get(FieldUnacked) >= d.get(FieldCWnd) {
 		return
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,6 +22,21 @@ func TestCommittedPagesAreThoseOfThisSource(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, p.text, string(committed), "run make generate and commit the result")
 		})
+	}
+}
+
+// TestEveryKeyHasARow: what `oxpd config show` prints is explained on the page, also the keys
+// of a section.
+func TestEveryKeyHasARow(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(module, "docs/reference/config.md"))
+	require.NoError(t, err)
+	_, shown, _ := strings.Cut(string(page), "```\n")
+	shown, rest, found := strings.Cut(shown, "\n```")
+	require.True(t, found)
+	keys := regexp.MustCompile(`(?m)^ *([a-z-]+):`).FindAllStringSubmatch(shown, -1)
+	require.Greater(t, len(keys), 20)
+	for _, k := range keys {
+		assert.Contains(t, rest, "\n| `"+k[1]+"` | ", k[1])
 	}
 }
 

@@ -379,7 +379,7 @@ func configuration(root string) (string, error) {
 	d.text("One YAML file, given with `oxpd run --config FILE`. Unknown keys and values out of range are refused with their line; " +
 		"`oxpd config check FILE` is the same code as the daemon's. Without a file these hold (`oxpd config show`):")
 	d.code(string(defaults))
-	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of switch", "Switch"}, {"Keys of one port", "Port"}, {"Keys of one of filters", "Filter"}, {"Keys of divert", "Divert"}, {"Keys of one of divert.ports", "DivertPort"}, {"Keys of sim", "Sim"}} {
+	for _, s := range []struct{ title, name string }{{"Keys", "Config"}, {"Keys of switch", "Switch"}, {"Keys of one port", "Port"}, {"Keys of one of filters", "Filter"}, {"Keys of divert", "Divert"}, {"Keys of one of divert.ports", "DivertPort"}, {"Keys of tcpstats", "TCPStats"}, {"Keys of sim", "Sim"}} {
 		fields, err := src.structure(s.name)
 		if err != nil {
 			return "", err
@@ -410,7 +410,9 @@ func configuration(root string) (string, error) {
 			"unless a command has loaded other rules under its name. Filters and links that only commands have made stay. A new link comes behind those that are there; the order of the file holds at the next start"},
 		{"`divert`, but for its `listeners`", "in force at once, where the value of the file has changed; what is queued stays queued. Unchanged keys leave what a command has set. " +
 			"A larger `buffer-size` is that of engines which connect afterwards"},
-		{"`socket`, `workers`, `watermark`, `dma-bits`, `divert.listeners`, `sim`", "stay as they are: `needs a restart`, with the value in force and the file's"},
+		{"`tcpstats`, but for its `socket` and `group`", "in force at once, where the value of the file has changed; a table of flows whose size or time has changed begins empty. " +
+			"Unchanged keys, and profiles that only commands have made, stay. Clients that are connected keep the filter of the profile that they have named"},
+		{"`socket`, `workers`, `watermark`, `dma-bits`, `divert.listeners`, `tcpstats.socket`, `tcpstats.group`, `sim`", "stay as they are: `needs a restart`, with the value in force and the file's"},
 	})
 	d.section("Example")
 	d.code(`switch: {size: 2048}
@@ -427,6 +429,10 @@ divert:
   on-absent: pass
   ports:
     F2: {frames: all}
+tcpstats:
+  group: adm
+  flow: true
+  profiles: {web: "local_port=443 exclude=listen,timewait"}
 sim:
   wires:
     PortF1: tap:wire0@/run/netns/lab

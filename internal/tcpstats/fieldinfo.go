@@ -73,7 +73,7 @@ var fields = [...]Info{
 	{FieldBusy, "busy_us", Counter, "microseconds with data to send or in flight"},
 	{FieldRWndLimited, "rwnd_limited_us", Counter, "microseconds of them, held by the peer's window"},
 	{FieldSndBufLimited, "sndbuf_limited_us", Counter, "microseconds of them, held by the send buffer"},
-	{FieldBytesAcked, "bytes_acked", Counter, "bytes that the remote end acknowledged, ever"},
+	{FieldBytesAcked, "bytes_acked", Counter, "bytes that the remote end acknowledged, ever; of the host's sockets with one for the SYN"},
 	{FieldBytesReceived, "bytes_received", Counter, "bytes that came, ever, each once"},
 	{FieldBytesSent, "bytes_sent", Counter, "bytes that were sent, ever, resent ones too"},
 	{FieldBytesRetrans, "bytes_retrans", Counter, "of those, sent again"},

@@ -225,11 +225,11 @@ func (o *Open) Begin() (*Reading, error) {
 	if source == nil {
 		return nil, &Refusal{tcpstats.CodeNoSource, fmt.Sprintf("source=%v is off", f.Source)}
 	}
-	now := o.s.cfg.Clock.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
+	now := o.s.cfg.Clock.Now() // of two that begin at once, the one that counts second is later
 	l := o.s.limits
 	switch {
 	case o.s.stats.Reading >= l.MaxReaders:

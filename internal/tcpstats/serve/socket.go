@@ -222,6 +222,23 @@ func (c *conn) within(limit time.Duration) error {
 func (c *conn) send(limit time.Duration, head, body []byte) error {
 	c.write.Lock()
 	defer c.write.Unlock()
+	return c.put(limit, head, body)
+}
+
+// end sends the end of a read, whose id is free with it: another read of that id is
+// answered after it.
+func (c *conn) end(id uint32, end *tcpstats.End) {
+	b := document(nil, tcpstats.MessageEnd, id, end)
+	c.write.Lock()
+	defer c.write.Unlock()
+	c.mu.Lock()
+	delete(c.reads, id)
+	c.mu.Unlock()
+	_ = c.put(replyStall, b, nil) // a client that has gone does not want it
+}
+
+// put is send for whoever holds write.
+func (c *conn) put(limit time.Duration, head, body []byte) error {
 	if c.broken {
 		return io.ErrClosedPipe
 	}
@@ -305,10 +322,7 @@ func (c *conn) read(ctx context.Context, id uint32) bool {
 			m := tcpstats.Message{Bytes: len(b), Kind: tcpstats.MessageRecords, Read: id, Records: n}
 			return c.send(max(limit, time.Millisecond), m.Append(nil), b)
 		})
-		c.mu.Lock()
-		delete(c.reads, id)
-		c.mu.Unlock()
-		_ = c.send(replyStall, document(nil, tcpstats.MessageEnd, id, end), nil) // a client that has gone does not want it
+		c.end(id, &end)
 	}()
 	return ok
 }

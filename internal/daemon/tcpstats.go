@@ -42,7 +42,7 @@ type statsService struct {
 
 	mu      sync.Mutex
 	conf    config.TCPStats // settings in force; its profiles are not looked at
-	unmade  error           // why there is no socket
+	unmade  error           // why there is no socket, or not for the group
 	stopped bool
 }
 
@@ -70,17 +70,13 @@ func (s *statsService) source(k tcpstats.SourceKind) tcpstats.Source {
 // start makes the socket and puts the configuration into force. A socket that the
 // configuration does not name need not be: the datapath starts without it.
 func (s *statsService) start() error {
-	group, err := groupID(s.conf.Group)
-	if err != nil {
-		return fmt.Errorf("tcpstats.group: %w", err)
-	}
 	for _, name := range slices.Sorted(maps.Keys(s.conf.Profiles)) {
 		if err := s.serve.SetProfile(name, s.conf.Profiles[name]); err != nil {
 			return fmt.Errorf("tcpstats.profiles.%s: %w", name, err)
 		}
 	}
 	s.apply(s.conf)
-	l, err := serve.Listen(s.serve, serve.ListenConfig{Path: s.path, Group: group, Log: s.log})
+	l, err := s.listen()
 	if err != nil && s.conf.Socket != "" {
 		s.stop()
 		return err
@@ -95,6 +91,29 @@ func (s *statsService) start() error {
 	}
 	s.spawn("flows", s.sweep)
 	return nil
+}
+
+// listen makes the socket, for the group of the configuration. A group that cannot have it
+// is no reason to carry no frames: then it is root's alone, and the log says so.
+func (s *statsService) listen() (*serve.Listener, error) {
+	group, err := groupID(s.conf.Group)
+	if err == nil {
+		var l *serve.Listener
+		l, err = serve.Listen(s.serve, serve.ListenConfig{Path: s.path, Group: group, Log: s.log})
+		if err == nil || group <= 0 {
+			return l, err
+		}
+	}
+	l, again := serve.Listen(s.serve, serve.ListenConfig{Path: s.path, Log: s.log})
+	if again != nil {
+		return nil, again
+	}
+	err = fmt.Errorf("tcpstats.group: %w", err)
+	s.mu.Lock()
+	s.unmade = err
+	s.mu.Unlock()
+	s.log.Warn("the socket of TCP statistics is for root alone", "err", err)
+	return l, nil
 }
 
 // groupID is the number of a group, -1 for none.

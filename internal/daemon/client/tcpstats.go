@@ -10,7 +10,7 @@ import (
 type TCPStats struct {
 	Schema   int               `json:"schema"`
 	Socket   string            `json:"socket"`
-	Warning  string            `json:"warning,omitempty"` // why nobody can ask
+	Warning  string            `json:"warning,omitempty"` // why nobody can ask, or root alone
 	Settings []TCPStatsSetting `json:"settings"`
 	Profiles []TCPStatsProfile `json:"profiles"`
 

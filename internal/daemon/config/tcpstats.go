@@ -26,7 +26,8 @@ type TCPStats struct {
 	// Socket is where clients ask. Without it, it is tcpstats.sock beside the control socket, oxpd.sock; a control socket of another
 	// name, as x.sock, has x-tcpstats.sock.
 	Socket string `yaml:"socket,omitempty"`
-	// Group is the group, by name or number, that may connect besides root; empty: nobody.
+	// Group is the group, by name or number, that may connect besides root; empty: nobody. One that there is not is warned of, and the
+	// socket is root's alone.
 	Group string `yaml:"group,omitempty"`
 	// MaxOpenFDs is how many clients may be connected.
 	MaxOpenFDs int `yaml:"max-open-fds"`

@@ -416,6 +416,45 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	assert.Equal(t, st.Emitted, found)
 }
 
+// TestClientThatReadsSlowly: the read's duration ends while a message is on its way, and the
+// client gets the rest of it, and the end that says that this is not everything.
+func TestClientThatReadsSlowly(t *testing.T) {
+	f := &fake{n: 400 * tcpstats.Stretch}
+	s, h, path := start(t, f)
+	l := DefaultLimits()
+	l.MaxDuration = 20 * time.Millisecond // of the write's deadline, which is the machine's time
+	require.NoError(t, s.SetLimits(l))
+	c, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetDeadline(time.Now().Add(hang)))
+	_, err = io.WriteString(c, "FILTER format=full\nREAD 1\n")
+	require.NoError(t, err)
+	// The socket is full when nothing is emitted any more.
+	for before := uint64(1); ; {
+		time.Sleep(20 * time.Millisecond)
+		if n := f.visited.Load(); n == before {
+			break
+		} else {
+			before = n
+		}
+	}
+	h.now.Add(int64(time.Hour))
+	require.NoError(t, c.(*net.UnixConn).CloseWrite())
+	records, ends := 0, 0
+	for _, m := range messages(t, c) {
+		records += m.Records
+		if m.Kind == tcpstats.MessageEnd {
+			ends++
+			assert.Equal(t, tcpstats.CodeTimedOut, m.end.Code)
+			assert.True(t, m.end.Partial)
+			assert.EqualValues(t, records, m.end.Emitted)
+		}
+	}
+	assert.Equal(t, 1, ends, "the end of the read")
+	assert.EqualValues(t, 1, s.Stats().TimedOut)
+}
+
 // TestClientThatGoes closes in the middle of a read.
 func TestClientThatGoes(t *testing.T) {
 	f := &fake{n: 400 * tcpstats.Stretch}

@@ -24,6 +24,7 @@ const (
 	// writeStall is how long a client may take nothing when its read has no bound.
 	writeStall  = 30 * time.Second
 	replyStall  = 5 * time.Second        // of a reply
+	lateGrace   = 2 * time.Second        // for a message that a slow reader has begun to take when its read is over
 	endStall    = 200 * time.Millisecond // of everything, when the service ends
 	acceptPause = 100 * time.Millisecond
 	dirMode     = 0o755
@@ -316,11 +317,11 @@ func (c *conn) read(ctx context.Context, id uint32) bool {
 		defer stop()
 		end := r.Run(ctx, make([]byte, 0, tcpstats.ChunkBytes), func(b []byte, n int) error {
 			limit, bounded := r.Left()
-			if !bounded {
+			if limit = max(limit, 0) + lateGrace; !bounded {
 				limit = writeStall
 			}
 			m := tcpstats.Message{Bytes: len(b), Kind: tcpstats.MessageRecords, Read: id, Records: n}
-			return c.send(max(limit, time.Millisecond), m.Append(nil), b)
+			return c.send(limit, m.Append(nil), b)
 		})
 		c.end(id, &end)
 	}()

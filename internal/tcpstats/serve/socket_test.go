@@ -20,6 +20,8 @@ import (
 type fake struct {
 	n    int
 	step func() // before each stretch; nil: nothing
+
+	visited atomic.Uint64 // by all reads
 }
 
 type fakeCursor struct {
@@ -44,6 +46,7 @@ func (c *fakeCursor) Next(_ context.Context, b []byte) ([]byte, int, error) {
 	for range min(tcpstats.Stretch, c.f.n-c.at) {
 		c.at++
 		c.w.Visited++
+		c.f.visited.Add(1)
 		e := tcpstats.Ends{LocalPort: uint16(c.at), State: tcpstats.Established, Family: tcpstats.FamilyIPv4}
 		if why := c.m.Ask(&e); why != tcpstats.Match {
 			c.w.Skipped[why]++

@@ -33,7 +33,7 @@ func (a *app) runCommand() *cobra.Command {
 			"with --fault as oxpd sim serve has it; --device vfio-user:PATH one that oxpd sim serve shows on a socket. With access: vfio in the\n" +
 			"configuration the card is reached through vfio-pci and an IOMMU (oxpd bind), and refused where that may reset it: what a reset does to a coprocessor that runs is on no record.\n" +
 			"SIGHUP reads the configuration file again, with the same flags laid over it: settings of ports, link-poll, reconcile\n" +
-			"and the switch's console, jumbo, size and watch are put into force, and the log names each other key that has changed, and needs a restart.\n" +
+			"and the switch's console, jumbo, size and watch, filters, divert and tcpstats are put into force, and the log names each other key that has changed, and needs a restart.\n" +
 			"What a command has set at the switch stands unless one of its keys has changed. A file that is wrong changes nothing.\n" +
 			"Under a service manager that keeps descriptors, only oxpd stop removes interfaces: the next start goes on where this one ended.\n" +
 			"Exit status 3 when starting it again does not help: the coprocessor knows rings that cannot be taken over.",

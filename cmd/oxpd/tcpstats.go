@@ -154,10 +154,15 @@ func (a *app) tcpStats(ctx context.Context, q *statsQuery, text string) error {
 				return nil // that is how it ends
 			}
 		}
-		if err := p.read(ctx, conn, false); err != nil {
-			if q.interval > 0 && ctx.Err() != nil {
-				return nil
-			}
+		err := p.read(ctx, conn, false)
+		switch {
+		case err == nil:
+		case q.interval > 0 && ctx.Err() != nil:
+			return nil
+		case q.interval > 0 && isBusy(err):
+			// The service has too much to do, or wants longer pauses: the next turn may be better.
+			fmt.Fprintf(a.err, "this turn is left out: %v\n", err)
+		default:
 			return err
 		}
 		if q.interval == 0 || n == q.count {
@@ -530,6 +535,12 @@ func (p *statsPrinter) end(ctx context.Context, end *tcpstats.End) error {
 		}
 	}
 	return whole(ctx, end)
+}
+
+// isBusy tells whether the service refused a read for now.
+func isBusy(err error) bool {
+	var refused *statsclient.RefusedError
+	return errors.As(err, &refused) && refused.Code == tcpstats.CodeBusy
 }
 
 // whole makes an error of a read that was cut short. One that was interrupted here is the

@@ -42,6 +42,7 @@ const (
 	fewSegments    = 20      // fewer show no largest size
 	readPercent    = 50      // of the receive buffer that nobody reads
 	zeroLeast      = 1
+	probesOfWindow = 2      // segments sent again, at most, for each time that a window was closed
 	idleMS         = 10_000 // without data for so long nothing is transferred
 	mostMSS        = 16_000 // of an Ethernet, by far
 )
@@ -66,10 +67,10 @@ func Diagnose(r *Record, mtu int) []Diagnosis {
 		return nil
 	}
 	d := numbers{r: r}
-	d.loss()
 	d.receiveWindow()
-	d.sendBuffer()
 	d.slowReader()
+	d.sendBuffer()
+	d.loss()
 	limited := len(d.found) > 0
 	d.mss(mtu)
 	if !limited {
@@ -145,10 +146,17 @@ func percent(part, whole uint64) string {
 func (d *numbers) loss() {
 	again, ok := d.r.Uint(FieldRetrans)
 	sent := d.get(FieldDataSegsOut)
+	// What asks whether a closed window has opened is a segment that is sent again.
+	if closed := d.get(FieldZeroWindows); closed > 0 && again <= probesOfWindow*closed {
+		ok = false
+	}
 	if ok && again >= lossLeast && sent > 0 && again*1000 >= sent*lossPerMille {
 		d.say(CauseLoss, fmt.Sprintf("%s of %s segments were sent again (%s)", count(again), count(sent), percent(again, sent)),
 			FieldRetrans, FieldDataSegsOut, FieldCWnd, FieldSSThresh, FieldCAState)
 		return
+	}
+	if window, ok := d.r.Uint(FieldRcvWnd); ok && window == 0 && d.r.Source() == Flow {
+		return // likewise, of the local end's
 	}
 	if came, again := d.get(FieldDataSegsIn), d.get(FieldRetransIn); again >= lossLeast && came > 0 && again*1000 >= came*lossPerMille {
 		d.say(CauseLoss, fmt.Sprintf("the remote end sent %s of %s segments again (%s)", count(again), count(came), percent(again, came)),
@@ -182,6 +190,13 @@ func (d *numbers) receiveWindow() {
 }
 
 func (d *numbers) sendBuffer() {
+	// Everything is in flight, more could be, and the program waits for the buffer.
+	queued, limit := d.get(FieldWMemQueued), d.get(FieldSndBuf)
+	if limit > 0 && queued >= limit && d.r.Has(FieldNotSent) && d.get(FieldNotSent) == 0 && d.get(FieldUnacked) < d.get(FieldCWnd) {
+		d.say(CauseSendBuffer, fmt.Sprintf("the send buffer is full with what is in flight: %s bytes of a limit of %s, and %s of %s segments", count(queued), count(limit), count(d.get(FieldUnacked)), count(d.get(FieldCWnd))),
+			FieldWMemQueued, FieldSndBuf, FieldUnacked, FieldCWnd)
+		return
+	}
 	if part, busy, ok := d.limited(FieldSndBufLimited); ok {
 		d.say(CauseSendBuffer, fmt.Sprintf("the send buffer held the sender up for %s of the time with data to send; its limit is %s bytes", percent(part, busy), count(d.get(FieldSndBuf))),
 			FieldSndBufLimited, FieldBusy, FieldSndBuf, FieldRTT)
@@ -189,6 +204,10 @@ func (d *numbers) sendBuffer() {
 }
 
 func (d *numbers) slowReader() {
+	if window, ok := d.r.Uint(FieldRcvWnd); ok && window == 0 && d.r.Source() == Flow {
+		d.say(CauseSlowReader, "the local end has closed its window: its program does not read", FieldRcvWnd, FieldRetransIn)
+		return
+	}
 	waits, limit := d.get(FieldRecvQueue), d.get(FieldRcvBuf)
 	if limit > 0 && waits*100 >= limit*readPercent {
 		d.say(CauseSlowReader, fmt.Sprintf("%s bytes wait for this end's program, of a receive buffer of %s", count(waits), count(limit)), FieldRecvQueue, FieldRcvBuf)

@@ -164,7 +164,7 @@ func (t *TCPStats) check() (key string, err error) {
 // largest.
 func (t *TCPStats) Limits() serve.Limits {
 	ms := func(n int64) time.Duration {
-		return time.Duration(max(min(n, int64(serve.MostDuration/time.Millisecond)+1), -1)) * time.Millisecond
+		return time.Duration(max(min(n, int64(serve.MostDuration/time.Millisecond)+1), -int64(serve.MostDuration/time.Millisecond))) * time.Millisecond
 	}
 	return serve.Limits{MaxOpen: t.MaxOpenFDs, MaxReaders: t.MaxConcurrentReaders, MaxDuration: ms(t.MaxReadDurationMS), MinInterval: ms(t.MinReadIntervalMS)}
 }

@@ -469,7 +469,7 @@ func (c *cursor) Next(ctx context.Context, b []byte) (out []byte, records int, e
 			}
 			c.walked.Visited++
 			why := c.matcher.Ask(&p.ends[slot])
-			if why == tcpstats.Match && c.via != 0 && c.via != head.port+1 {
+			if why == tcpstats.Match && c.via != 0 && c.via != tcpstats.ViaAny && c.via != head.port+1 {
 				why = tcpstats.SkipVia
 			}
 			if tracing {

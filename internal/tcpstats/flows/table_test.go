@@ -148,7 +148,7 @@ func TestHandshake(t *testing.T) {
 	}
 	assert.Equal(t, client.Addr(), r.Addr(tcpstats.FieldRemoteAddr))
 	assert.Equal(t, 1, table.Stats().Flows)
-	for text, n := range map[string]int{"via=oxp9": 1, "via=oxp8": 0, "local_port=443": 1, "remote_addr=10.0.0.0/8": 1, "ipv6_only": 0, "include_state=listen": 0} {
+	for text, n := range map[string]int{"via=oxp9": 1, "via=any": 1, "via=oxp8": 0, "local_port=443": 1, "remote_addr=10.0.0.0/8": 1, "ipv6_only": 0, "include_state=listen": 0} {
 		got, w := all(t, table, text)
 		assert.Len(t, got, n, text)
 		assert.EqualValues(t, 1, w.Visited)

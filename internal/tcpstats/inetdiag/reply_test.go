@@ -52,22 +52,7 @@ func info(n int) []byte {
 
 // walk goes through a datagram as a cursor does.
 func walk(text string, datagram []byte) (records []tcpstats.Record, p reply, w tcpstats.Walked, err error) {
-	f, perr := tcpstats.Parse(text)
-	if perr != nil {
-		panic(perr)
-	}
-	c := &cursor{matcher: f.Matcher(), fields: f.Fields, format: f.Format}
-	c.record.Reset(tcpstats.Host)
-	p = reply{rest: datagram, seq: 7}
-	var b []byte
-	for {
-		diag, attributes, ok, nerr := p.next()
-		if !ok {
-			err = nerr
-			break
-		}
-		b, _ = c.judge(diag, attributes, b)
-	}
+	b, p, w, err := appended(text, datagram)
 	for len(b) > 0 {
 		var r tcpstats.Record
 		n, derr := r.Decode(b)
@@ -76,7 +61,27 @@ func walk(text string, datagram []byte) (records []tcpstats.Record, p reply, w t
 		}
 		b, records = b[n:], append(records, r)
 	}
-	return records, p, c.walked, err
+	return records, p, w, err
+}
+
+// appended is walk with the records as they go to a client.
+func appended(text string, datagram []byte) (b []byte, p reply, w tcpstats.Walked, err error) {
+	f, perr := tcpstats.Parse(text)
+	if perr != nil {
+		panic(perr)
+	}
+	c := &cursor{matcher: f.Matcher(), fields: f.Fields, format: f.Format}
+	c.record.Reset(tcpstats.Host)
+	p = reply{rest: datagram, seq: 7}
+	for {
+		diag, attributes, ok, nerr := p.next()
+		if !ok {
+			err = nerr
+			break
+		}
+		b, _ = c.judge(diag, attributes, b)
+	}
+	return b, p, c.walked, err
 }
 
 func TestReply(t *testing.T) {
@@ -184,15 +189,15 @@ func TestNothingStays(t *testing.T) {
 		"that is bound":          in(kBoundInactive, told(12, 0)),
 	}
 	for name, body := range sockets {
-		alone, _, _, err := walk("fields=all format=full", message(tcpDiagGetSock, 0, 7, body))
+		alone, _, _, err := appended("fields=all format=full", message(tcpDiagGetSock, 0, 7, body))
 		require.NoError(t, err)
-		require.Len(t, alone, 1)
+		require.Len(t, alone, tcpstats.FullSize)
 		for other, first := range sockets {
 			datagram := append(message(tcpDiagGetSock, 0, 7, first), message(tcpDiagGetSock, 0, 7, body)...)
-			both, _, _, err := walk("fields=all format=full", datagram)
+			both, _, _, err := appended("fields=all format=full", datagram)
 			require.NoError(t, err)
-			require.Len(t, both, 2)
-			assert.Equal(t, alone[0], both[1], "a socket %s after one %s", name, other)
+			require.Len(t, both, 2*tcpstats.FullSize)
+			assert.Equal(t, alone, both[tcpstats.FullSize:], "a socket %s after one %s", name, other)
 		}
 	}
 }

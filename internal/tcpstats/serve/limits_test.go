@@ -485,7 +485,8 @@ func TestLines(t *testing.T) {
 		"\n":                    {tcpstats.CodeInvalid},
 		"filter local_port=1\n": {tcpstats.CodeInvalid},
 		"READ\nREAD 0\nREAD x\nREAD -1\nREAD 4294967296\nREAD 1 \n": {tcpstats.CodeInvalid, tcpstats.CodeInvalid, tcpstats.CodeInvalid, tcpstats.CodeInvalid, tcpstats.CodeInvalid, tcpstats.CodeInvalid},
-		"CANCEL 7\n":                     {tcpstats.CodeNoProfile},
+		"CANCEL 7\n": {tcpstats.CodeNoProfile},
+		"PROFILE " + strings.Repeat("a", 33) + "\n": {tcpstats.CodeTooLong},
 		"PROFILE x\n":                    {tcpstats.CodeNoProfile},
 		"READ 1":                         {tcpstats.CodeInvalid}, // without a line feed
 		strings.Repeat("a", 2000) + "\n": {tcpstats.CodeTooLong},

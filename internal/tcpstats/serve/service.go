@@ -187,8 +187,12 @@ func (o *Open) SetFilter(text string) error {
 	return nil
 }
 
-// UseProfile copies the filter of a profile, as it is now. Errors: *Refusal, ENOENT.
+// UseProfile copies the filter of a profile, as it is now. Errors: *Refusal, ENOENT and
+// ENAMETOOLONG.
 func (o *Open) UseProfile(name string) error {
+	if len(name) > MaxProfileName {
+		return CheckProfileName(name)
+	}
 	f, ok := o.s.profile(name)
 	if !ok {
 		return &Refusal{tcpstats.CodeNoProfile, fmt.Sprintf("there is no profile %q", name)}

@@ -159,7 +159,7 @@ func (a *app) tcpStats(ctx context.Context, q *statsQuery, text string) error {
 		case err == nil:
 		case q.interval > 0 && ctx.Err() != nil:
 			return nil
-		case q.interval > 0 && isBusy(err):
+		case q.interval > 0 && n != q.count && isBusy(err):
 			// The service has too much to do, or wants longer pauses: the next turn may be better.
 			fmt.Fprintf(a.err, "this turn is left out: %v\n", err)
 		default:
